@@ -1,0 +1,18 @@
+"""What is known in advance about how steep a cost is."""
+
+__all__ = ["known_lipschitz"]
+
+from torchspot.costs.multimarginal import SumOverPairs
+from torchspot.types import Cost
+
+
+def known_lipschitz(cost: Cost, dim: int, marginals: int) -> float | None:
+    """L such that the cost is L-Lipschitz in each of its points; None where the cost does not say.
+
+    A cost of the user's own says so by a method `lipschitz(dim)`. A sum over pairs is steeper by m − 1.
+    """
+    if isinstance(cost, SumOverPairs):
+        pair = known_lipschitz(cost.pair, dim, 2)
+        return None if pair is None else (marginals - 1) * pair
+    says = getattr(cost, "lipschitz", None)
+    return None if says is None else float(says(dim))

@@ -1,0 +1,6 @@
+"""Ways of feeding data: every input becomes a sampler."""
+
+__all__ = ["as_sampler", "held_out_rows"]
+
+from torchspot.data.arrays import held_out_rows
+from torchspot.data.sources import as_sampler

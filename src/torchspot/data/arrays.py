@@ -1,0 +1,137 @@
+"""Samplers over the rows of a table that is in memory or mapped from disk."""
+
+__all__ = ["HeldOut", "Rows", "held_out_rows"]
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from torchspot.errors import InvalidArgument
+from torchspot.random import Key
+from torchspot.types import Shape
+
+Indices = Int[np.ndarray, " rows"]
+
+_CHUNK = 1 << 16
+_HELD_OUT_SHARE, _HELD_OUT_MOST, _HELD_OUT_FROM = 0.1, 20_000, 100
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows that training never saw, and the source they belong to."""
+
+    fingerprint: str
+    rows: Indices
+
+
+class Rows:
+    """Uniform or weighted draws, with replacement, from the rows of an array.
+
+    The array is never copied: a NumPy array is read where it is, a memory map page by page. What a draw costs does
+    not depend on the number of rows. A tensor on another device is drawn from on that device.
+    """
+
+    def __init__(
+        self,
+        values: np.ndarray | Tensor,
+        *,
+        name: str = "the data",
+        weights: np.ndarray | None = None,
+        scale: float = 1.0,
+        excluded: Indices | None = None,
+    ) -> None:
+        self.values, self.name, self.scale = values, name, scale
+        self.shape: Shape = tuple(values.shape[1:])
+        self.device = values.device if isinstance(values, Tensor) else torch.device("cpu")
+        self._weights = weights
+        self._excluded = np.empty(0, dtype=np.int64) if excluded is None else np.sort(excluded)
+        self._cumulative = _cumulative(weights, self._excluded)
+        self._gaps = torch.from_numpy(self._excluded - np.arange(len(self._excluded))).to(self.device)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def repeatable(self) -> bool:
+        return True
+
+    def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch *shape"]:
+        """Rows by index drawn from the generator, with the excluded ones left out."""
+        return self.take(self._draw_indices(size, generator))
+
+    def take(self, indices: Int[Tensor, " batch"] | Indices) -> Float[Tensor, "batch *shape"]:
+        """The rows with these numbers."""
+        if isinstance(self.values, Tensor):
+            rows = self.values[torch.as_tensor(indices, device=self.device)]
+        else:
+            rows = torch.from_numpy(np.ascontiguousarray(self.values[np.asarray(indices)]))
+        return rows if self.scale == 1 else rows * self.scale
+
+    def excluding(self, rows: Indices) -> "Rows":
+        """The same source without these rows."""
+        return Rows(self.values, name=self.name, weights=self._weights, scale=self.scale, excluded=rows)
+
+    def judges(self, rows: Indices, most: int, generator: torch.Generator) -> Float[Tensor, "batch *shape"]:
+        """At most so many samples of these rows, by weight where there are weights; of all rows if there are none."""
+        kept = rows if len(rows) else np.arange(len(self))
+        if self._weights is not None:
+            drawn = torch.multinomial(torch.from_numpy(self._weights[kept] + 0.0), most, replacement=True, generator=generator)
+        else:
+            drawn = torch.randperm(len(kept), generator=generator)[:most]
+        return self.take(kept[drawn.numpy()]).double().cpu()
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
+        """The same rows on another device; rows mapped from disk, and weighted ones, stay where they are."""
+        if device.type == "cpu" or isinstance(self.values, np.memmap) or self._weights is not None:
+            return self
+        values = torch.as_tensor(self.values).to(device, dtype)
+        return Rows(values, name=self.name, scale=self.scale, excluded=self._excluded)
+
+    def fingerprint(self) -> str:
+        """A digest of the number of rows, their shape, and some rows spread over the whole."""
+        spread = np.linspace(0, len(self) - 1, num=min(len(self), 1024)).astype(np.int64)
+        digest = hashlib.blake2b(repr((len(self), self.shape)).encode(), digest_size=16)
+        digest.update(self.take(spread).double().cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def check_finite(self) -> None:
+        """Reads everything once, in chunks, and names the first number that is NaN or infinite."""
+        for start in range(0, len(self), _CHUNK):
+            chunk = self.take(np.arange(start, min(start + _CHUNK, len(self))))
+            if chunk.is_floating_point() and not torch.isfinite(chunk).all():
+                row, *place = torch.nonzero(~torch.isfinite(chunk))[0].tolist()
+                raise InvalidArgument(
+                    f"{self.name} has a value that is not finite ({float(chunk[(row, *place)])}) at row {start + row}, "
+                    f"column {place[0] if len(place) == 1 else tuple(place)}. Drop or fill such rows first."
+                )
+
+    def _draw_indices(self, size: int, generator: torch.Generator) -> Int[Tensor, " batch"]:
+        if self._cumulative is not None:
+            target = torch.rand(size, dtype=torch.float64, generator=generator).numpy() * self._cumulative[-1]
+            return torch.from_numpy(np.searchsorted(self._cumulative, target, side="right"))
+        kept = len(self) - len(self._excluded)
+        k = torch.randint(kept, (size,), generator=generator, device=self.device)
+        if not len(self._excluded):
+            return k
+        return k + torch.searchsorted(self._gaps, k, right=True)
+
+
+def held_out_rows(rows: Rows, seed: int, role: str) -> HeldOut:
+    """A seeded choice of 10 % of the rows, at most 20 000; none of fewer than 100 rows."""
+    n = len(rows)
+    count = min(int(n * _HELD_OUT_SHARE), _HELD_OUT_MOST) if n >= _HELD_OUT_FROM else 0
+    rng = np.random.default_rng(Key(seed, f"held out {role}").at(0))
+    return HeldOut(rows.fingerprint(), np.sort(rng.choice(n, size=count, replace=False, shuffle=False)))
+
+
+def _cumulative(weights: np.ndarray | None, excluded: Indices) -> Float[np.ndarray, " rows"] | None:
+    """Running sums in float64, excluded rows counting nothing."""
+    if weights is None:
+        return None
+    kept = weights.astype(np.float64)
+    kept[excluded] = 0
+    return np.cumsum(kept)

@@ -1,0 +1,105 @@
+"""Tables on disk (Parquet, CSV), copied once into a memory map so that draws stay uniform and nothing is loaded whole."""
+
+__all__ = ["spooled", "table_columns"]
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from jaxtyping import Float
+
+from torchspot.errors import CorruptFile, InvalidArgument, TorchspotError
+from torchspot.storage import free_space, replacing
+
+
+def spooled(path: Path) -> Float[np.ndarray, "rows columns"]:
+    """The numbers of a Parquet or CSV file (or a folder of Parquet files) as a memory map; made at most once."""
+    cache = _cache_file(path)
+    if not cache.exists():
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        _spool(path, cache)
+    return np.load(cache, mmap_mode="r")
+
+
+def table_columns(table: pa.Table | pa.RecordBatch, name: str) -> Float[np.ndarray, "rows columns"]:
+    """The columns of an Arrow table side by side, as float64 (float32 if all are)."""
+    for field in table.schema:
+        if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type)):
+            raise InvalidArgument(
+                f"{name}: column {field.name!r} holds {field.type}, not numbers. Drop it or encode it as numbers first."
+            )
+    kind = np.float32 if all(f.type in (pa.float32(), pa.float16()) for f in table.schema) else np.float64
+    columns = [np.asarray(column.to_numpy(zero_copy_only=False), dtype=kind) for column in _arrays(table)]
+    return np.stack(columns, axis=1) if columns else np.empty((table.num_rows, 0), dtype=kind)
+
+
+def _arrays(table: pa.Table | pa.RecordBatch) -> list[pa.Array]:
+    if isinstance(table, pa.Table):
+        return [pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0) for column in table.columns]
+    return list(table.columns)
+
+
+def _spool(path: Path, cache: Path) -> None:
+    try:
+        count = _row_count(path)
+        batches = _batches(path)
+        first = next(batches, None)
+        if first is None or count == 0:
+            raise InvalidArgument(f"{path} has no rows. Pass a file with at least 2.")
+        needed = count * first.shape[1] * first.itemsize
+        if needed > free_space(cache.parent):
+            raise TorchspotError(
+                f"not enough disk space to open {path}: its {count} rows need {needed / 2**20:.0f} MiB under "
+                f"{cache.parent}. Free some space, or set TORCHSPOT_CACHE to a folder on a larger disk."
+            )
+        with replacing(cache) as temporary:
+            _write(temporary, first, batches, count)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise CorruptFile(f"{path} cannot be read: {error}. It may be cut short or of another format.") from error
+
+
+def _write(target: Path, first: np.ndarray, batches: Iterator[np.ndarray], count: int) -> None:
+    out = np.lib.format.open_memmap(target, mode="w+", dtype=first.dtype, shape=(count, first.shape[1]))
+    filled = 0
+    for batch in _chain(first, batches):
+        out[filled : filled + len(batch)] = batch
+        filled += len(batch)
+    out.flush()
+
+
+def _chain(first: np.ndarray, others: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    yield first
+    yield from others
+
+
+def _row_count(path: Path) -> int:
+    if path.suffix == ".csv":
+        return sum(batch.num_rows for batch in pa.csv.open_csv(path))
+    return sum(pa.parquet.ParquetFile(file).metadata.num_rows for file in _files(path))
+
+
+def _batches(path: Path) -> Iterator[np.ndarray]:
+    if path.suffix == ".csv":
+        for batch in pa.csv.open_csv(path):
+            yield table_columns(batch, str(path))
+        return
+    for file in _files(path):
+        for batch in pa.parquet.ParquetFile(file).iter_batches():
+            yield table_columns(batch, str(file))
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+
+
+def _cache_file(path: Path) -> Path:
+    """A name that changes when a file does."""
+    folder = Path(os.environ.get("TORCHSPOT_CACHE", Path.home() / ".cache" / "torchspot"))
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in _files(path)]
+    name = hashlib.blake2b(repr((str(path.resolve()), stats)).encode(), digest_size=16).hexdigest()
+    return folder / f"{name}.npy"

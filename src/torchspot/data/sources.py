@@ -1,0 +1,173 @@
+"""The one place that looks at what kind of data it was given."""
+
+__all__ = ["as_sampler"]
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from torchspot.data.arrays import Rows
+from torchspot.data.distributions import CallableSampler, DistributionSampler
+from torchspot.data.images import image_files, read_images
+from torchspot.data.loaders import DatasetSampler, IterableSampler
+from torchspot.data.parquet import spooled, table_columns
+from torchspot.errors import CorruptFile, InvalidArgument
+from torchspot.types import Sampler
+
+_FILE_TYPES = ".npy, .npz, .csv, .parquet, or a folder of pictures or Parquet files"
+
+
+def as_sampler(source: Any, *, weights: Any = None, name: str = "the data") -> Sampler:
+    """An endless, seeded supply of samples from any kind of source.
+
+    Args:
+        source: a NumPy array, torch tensor, np.memmap, pandas or Arrow table, a path, a Dataset or DataLoader,
+            a torch.distributions object, or a function `n -> samples`.
+        weights: one number ≥ 0 for each row, for tables and arrays.
+        name: how errors call the source.
+
+    >>> sampler = as_sampler(np.zeros((5, 2)), name="X")
+    >>> sampler.draw(3, torch.Generator()).shape
+    torch.Size([3, 2])
+    """
+    rows = _as_rows(source, name)
+    if rows is not None:
+        values, scale = rows
+        return _row_sampler(values, weights, name, scale)
+    if weights is not None:
+        raise InvalidArgument(f"weights for {name} need rows to go with: an array, a table or a file, not {_kind(source)}.")
+    return _endless(source, name)
+
+
+def _as_rows(source: Any, name: str) -> tuple[np.ndarray | Tensor, float] | None:
+    """Values with one row a sample, and a factor on them; None for sources without rows."""
+    match source:
+        case np.ndarray() | Tensor():
+            return source, 1.0
+        case str() | Path():
+            return _open(Path(source), name)
+        case pa.Table():
+            return table_columns(source, name), 1.0
+        case _ if hasattr(source, "to_numpy") and hasattr(source, "columns"):
+            return _frame(source, name), 1.0
+        case list() | tuple():
+            return _from_list(source, name), 1.0
+    return None
+
+
+def _endless(source: Any, name: str) -> Sampler:
+    match source:
+        case torch.distributions.Distribution():
+            return DistributionSampler(source, name=name)
+        case DataLoader(dataset=IterableDataset()) | IterableDataset():
+            return IterableSampler(source if isinstance(source, DataLoader) else DataLoader(source), name=name)
+        case DataLoader():
+            return DatasetSampler(source.dataset, name=name, collate=source.collate_fn)
+        case Dataset():
+            return DatasetSampler(source, name=name)
+        case Callable():  # type: ignore[misc]
+            return CallableSampler(source, name=name)
+    raise InvalidArgument(
+        f"{name} is {_kind(source)}, which is not a kind of data torchspot reads. Pass a NumPy array, a torch tensor, "
+        f"a pandas or Arrow table, a path ({_FILE_TYPES}), a Dataset or DataLoader, a torch.distributions object, "
+        "or a function n -> samples."
+    )
+
+
+def _open(path: Path, name: str) -> tuple[np.ndarray, float]:
+    if not path.exists():
+        raise InvalidArgument(f"{name}: there is no file or folder {path}. Check the path.")
+    if path.is_dir():
+        return _open_folder(path, name)
+    match path.suffix.lower():
+        case ".npy":
+            return _load(path, mmap_mode="r"), 1.0
+        case ".npz":
+            return _only_array(path), 1.0
+        case ".csv" | ".parquet":
+            return spooled(path), 1.0
+    raise InvalidArgument(f"{name}: {path.name} is of a type torchspot does not read. Use {_FILE_TYPES}.")
+
+
+def _open_folder(path: Path, name: str) -> tuple[np.ndarray, float]:
+    if any(path.glob("*.parquet")):
+        return spooled(path), 1.0
+    if image_files(path):
+        return read_images(path), 1 / 255
+    raise InvalidArgument(f"{name}: the folder {path} holds neither pictures nor Parquet files.")
+
+
+def _only_array(path: Path) -> np.ndarray:
+    archive = _load(path)
+    if len(archive.files) != 1:
+        raise InvalidArgument(
+            f"{path.name} holds {len(archive.files)} arrays ({', '.join(archive.files)}), and one is needed. "
+            f"Pass it as an array: np.load({path.name!r})[{archive.files[0] if archive.files else 'name'!r}]."
+        )
+    try:
+        return archive[archive.files[0]]
+    except (ValueError, OSError, EOFError) as error:
+        raise CorruptFile(f"{path} is damaged: {error}.") from error
+
+
+def _load(path: Path, mmap_mode: Any = None) -> Any:
+    try:
+        return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except Exception as error:
+        raise CorruptFile(f"{path} is cut short, damaged or not a NumPy file: {error}.") from error
+
+
+def _frame(source: Any, name: str) -> np.ndarray:
+    """The columns of a pandas-like frame as numbers."""
+    for column, kind in zip(source.columns, source.dtypes, strict=True):
+        if not (hasattr(kind, "kind") and kind.kind in "iufb"):
+            raise InvalidArgument(
+                f"{name}: column {column!r} holds {kind}, not numbers. Drop it or encode it as numbers first."
+            )
+    return source.to_numpy()
+
+
+def _from_list(source: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(source)
+    except ValueError as error:
+        raise InvalidArgument(f"{name} is a list whose rows do not agree in length: {error}.") from error
+
+
+def _row_sampler(values: np.ndarray | Tensor, weights: Any, name: str, scale: float) -> Rows:
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "iufb":
+        raise InvalidArgument(f"{name} holds values of type {values.dtype}, not real numbers. Convert them first.")
+    if values.ndim == 0 or len(values) == 0:
+        raise InvalidArgument(f"{name} is empty (shape {tuple(values.shape)}). Pass at least 2 samples.")
+    if len(values) == 1:
+        raise InvalidArgument(f"{name} has a single sample (shape {tuple(values.shape)}). Pass at least 2, one a row.")
+    if 0 in values.shape:
+        raise InvalidArgument(f"{name} has no columns (shape {tuple(values.shape)}). Pass at least one.")
+    values = values[:, None] if values.ndim == 1 else values
+    rows = Rows(values, name=name, weights=_check_weights(weights, len(values), name), scale=scale)
+    rows.check_finite()
+    return rows
+
+
+def _check_weights(weights: Any, count: int, name: str) -> np.ndarray | None:
+    if weights is None:
+        return None
+    w = np.asarray(weights, dtype=np.float64).reshape(-1)
+    if len(w) != count:
+        raise InvalidArgument(f"{name} has {count} rows and its weights are {len(w)}. Pass one weight a row.")
+    if not np.isfinite(w).all() or (w < 0).any():
+        k = int(np.flatnonzero(~np.isfinite(w) | (w < 0))[0])
+        raise InvalidArgument(f"the weight of row {k} of {name} is {w[k]}. Weights must be finite and at least 0.")
+    if w.sum() <= 0:
+        raise InvalidArgument(f"the weights of {name} sum to zero. At least one must be above 0.")
+    return w
+
+
+def _kind(source: Any) -> str:
+    return f"of type {type(source).__name__}"

@@ -1,0 +1,123 @@
+"""Recipes: everything about training that is not the problem itself."""
+
+__all__ = ["Preset", "Sizes", "clipping", "default", "paper"]
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from torchspot.errors import InvalidArgument
+from torchspot.networks.lipschitz import Clipping, Control, Orthogonal, SpectralNorm
+from torchspot.training.optimizers import Adam, OptimisticAdam, Optimizer
+from torchspot.training.schedules import Constant, Cosine, Schedule
+
+
+class OptimizerKind(Protocol):
+    """An optimiser's class."""
+
+    def __call__(self, *, learning_rate: float, betas: tuple[float, float], schedule: Schedule) -> Optimizer: ...
+
+
+class Sizes(NamedTuple):
+    """What the data's dimension decides, where the recipe does not."""
+
+    width: int
+    batch_size: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One recipe. `presets.default()`, `presets.paper()` and `presets.clipping()` make them."""
+
+    learning_rate: float
+    """Of the generator, at the start."""
+    critic_learning_rate: float
+    """Of the critics, at the start."""
+    optimizer: OptimizerKind
+    """The class, for both players."""
+    betas: tuple[float, float]
+    """Adam's two decays."""
+    schedule: Schedule
+    """How both rates move."""
+    averaging: float
+    """Decay of the exponential average of the generator that becomes the plan; 0 takes the last iterate."""
+    critic_steps: int
+    """Steps of the critics before each step of the generator."""
+    control: Control
+    """What keeps the critics Lipschitz."""
+    marginal_weight: float | None
+    """η; None takes it from the cost's Lipschitz constant."""
+    width: int | None
+    """Units in each hidden layer; None takes it from the data's dimension."""
+    generator_depth: int
+    """Hidden layers of each network of the generator."""
+    critic_depth: int
+    """Hidden layers of each critic."""
+    batch_size: int | None
+    """Samples a step; None takes it from the data's dimension."""
+    steps: int | None
+    """Generator steps; None takes them from the data's dimension."""
+
+    def __post_init__(self) -> None:
+        if not (self.learning_rate > 0 and self.critic_learning_rate > 0):
+            raise InvalidArgument(
+                f"learning rates must be above 0, and are {self.learning_rate} and {self.critic_learning_rate}."
+            )
+        if not 0 <= self.averaging < 1:
+            raise InvalidArgument(f"averaging must be at least 0 and below 1, and is {self.averaging}.")
+        if self.critic_steps < 1:
+            raise InvalidArgument(f"critic_steps must be at least 1, and is {self.critic_steps}.")
+
+    def sizes(self, dim: int) -> Sizes:
+        """Width, batch and steps for data of this dimension: wider and longer as it grows."""
+        width = 64 if dim <= 4 else 128 if dim <= 32 else 256
+        steps = 5000 if dim <= 4 else 8000
+        return Sizes(self.width or width, self.batch_size or 512, self.steps or steps)
+
+
+def default(learning_rate: float = 2e-3) -> Preset:
+    """The recipe that works: orthogonal critics, optimistic Adam, a falling rate, an averaged generator, exact η."""
+    return Preset(
+        learning_rate=learning_rate,
+        critic_learning_rate=5 * learning_rate,
+        optimizer=OptimisticAdam,
+        betas=(0.5, 0.9),
+        schedule=Cosine(),
+        averaging=0.999,
+        critic_steps=1,
+        control=Orthogonal(),
+        marginal_weight=None,
+        width=None,
+        generator_depth=2,
+        critic_depth=2,
+        batch_size=None,
+        steps=None,
+    )
+
+
+def paper(learning_rate: float = 1e-3) -> Preset:
+    """Section 5.1 as printed: spectral norm, η = 10⁴, width 8, Adam (.5, .999) at a constant rate, batch 100.
+
+    The paper does not say how many critic steps; 5 is what the authors' scripts for images do.
+    """
+    return Preset(
+        learning_rate=learning_rate,
+        critic_learning_rate=learning_rate,
+        optimizer=Adam,
+        betas=(0.5, 0.999),
+        schedule=Constant(),
+        averaging=0.0,
+        critic_steps=5,
+        control=SpectralNorm(),
+        marginal_weight=1e4,
+        width=8,
+        generator_depth=2,
+        critic_depth=1,
+        batch_size=100,
+        steps=20_000,
+    )
+
+
+def clipping(learning_rate: float = 1e-3, bound: float = 0.01) -> Preset:
+    """The paper's recipe with weight clipping instead of spectral norm, as in the authors' scripts."""
+    return replace(paper(learning_rate), control=Clipping(bound))

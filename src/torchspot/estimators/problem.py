@@ -1,0 +1,156 @@
+"""The data as training sees it: samplers, rows held out, units, and samples to judge by."""
+
+__all__ = ["Problem", "pose"]
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchspot.data.arrays import HeldOut, Rows, held_out_rows
+from torchspot.data.sources import as_sampler
+from torchspot.discrepancies import sliced_w2
+from torchspot.errors import InvalidArgument
+from torchspot.networks.generators import Units
+from torchspot.random import Key, generator
+from torchspot.types import Cost, Engine, Sampler, Samples, Shape
+
+_PROBE = 16_384
+_JUDGES = 2048
+_PROJECTIONS = 32
+_FAR = 100.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Two or more data sets, ready to be drawn from."""
+
+    samplers: tuple[Sampler, ...]
+    held_out: tuple[HeldOut | None, ...]
+    units: Units
+    probe: Samples
+    """Some samples of each marginal, to size things by."""
+    judges: Samples
+    """Samples that training does not see (or, of fewer than 100 rows, all of them)."""
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Of one sample of each marginal."""
+        return tuple(sampler.shape for sampler in self.samplers)
+
+    @property
+    def dim(self) -> int:
+        """Numbers in the largest sample."""
+        return max(map(math.prod, self.shapes))
+
+    @property
+    def judged(self) -> int:
+        """Samples in the largest set of judges."""
+        return max(map(len, self.judges))
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """What tells this data from other data."""
+        return ["stream" if rows is None else rows.fingerprint for rows in self.held_out]
+
+    def marginal_errors(self, generated: Samples) -> list[float]:
+        """Sliced W2 of each marginal from the judges, in data units."""
+        pairs = zip(self.units.from_data(generated), self.units.from_data(self.judges), strict=True)
+        scale = float(self.units.scale)
+        return [
+            scale * sliced_w2(fake[: len(real)].flatten(1), real.flatten(1), projections=_PROJECTIONS)
+            for fake, real in pairs
+        ]
+
+    def check_cost(self, cost: Cost) -> None:
+        """Tries the cost on a few samples: one finite number a row, and a gradient."""
+        points = [x[:8].clone().requires_grad_() for x in self.probe]
+        values = cost(*points)
+        rows = len(points[0])
+        if not isinstance(values, Tensor) or values.shape != (rows,):
+            came = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise InvalidArgument(
+                f"the cost must return one number a row, shape ({rows},) for {rows} samples, and returned {came}. "
+                "Reduce over the last dimension: for instance (x - y).abs().sum(dim=1)."
+            )
+        if not values.requires_grad:
+            raise InvalidArgument(
+                "the cost has no gradient with respect to the samples. Use torch operations on its arguments, "
+                "without .detach(), .item() or NumPy."
+            )
+        if not torch.isfinite(values).all():
+            raise InvalidArgument(f"the cost is not finite on the data: it gave {values.detach().tolist()}.")
+
+
+def pose(sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, engine: Engine) -> Problem:
+    """Opens the sources, sets rows aside, and measures where the data lies."""
+    if len(sources) < 2:
+        raise InvalidArgument(f"transport needs at least two data sets, and got {len(sources)}. Call fit(X, Y).")
+    weights = [None] * len(sources) if weights is None else list(weights)
+    if len(weights) != len(sources):
+        raise InvalidArgument(
+            f"there are {len(sources)} data sets and {len(weights)} weights. Pass one entry each, None for equal weights."
+        )
+    opened = [
+        as_sampler(source, weights=w, name=f"data set {k + 1}")
+        for k, (source, w) in enumerate(zip(sources, weights, strict=True))
+    ]
+    held_out = tuple(_held_out(sampler, seed, k) for k, sampler in enumerate(opened))
+    samplers = tuple(map(_training_part, opened, held_out))
+    probe = tuple(_draw(sampler, _PROBE, Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
+    _check_finite(probe)
+    units = _units(probe, engine)
+    judges = tuple(_judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in enumerate(zip(opened, held_out, strict=True)))
+    place = {"device": engine.device, "dtype": units.data_dtype}
+    return Problem(
+        samplers=tuple(s.to(engine.device, units.data_dtype) if isinstance(s, Rows) else s for s in samplers),
+        held_out=held_out,
+        units=units.to(engine.device),
+        probe=tuple(x.to(**place) for x in probe),
+        judges=tuple(x.to(**place) for x in judges),
+    )
+
+
+def _held_out(sampler: Sampler, seed: int, k: int) -> HeldOut | None:
+    if not sampler.repeatable:
+        warnings.warn(
+            f"data set {k + 1} cannot be drawn again in the same order: a resumed run will go on, but not bit for bit. "
+            "A function that takes generator= can.",
+            stacklevel=5,
+        )
+    return held_out_rows(sampler, seed, str(k)) if isinstance(sampler, Rows) else None
+
+
+def _training_part(sampler: Sampler, held_out: HeldOut | None) -> Sampler:
+    return sampler.excluding(held_out.rows) if isinstance(sampler, Rows) and held_out is not None else sampler
+
+
+def _judges(sampler: Sampler, held_out: HeldOut | None, key: Key) -> Tensor:
+    if isinstance(sampler, Rows) and held_out is not None:
+        return sampler.judges(held_out.rows, _JUDGES, generator(key))
+    return _draw(sampler, _JUDGES, key)
+
+
+def _draw(sampler: Sampler, size: int, key: Key) -> Tensor:
+    return sampler.draw(size, generator(key, sampler.device)).double().cpu()
+
+
+def _check_finite(probe: Samples) -> None:
+    for k, x in enumerate(probe):
+        if not torch.isfinite(x).all():
+            raise InvalidArgument(f"data set {k + 1} gave a sample that is not finite. Check how it is made.")
+
+
+def _units(probe: Samples, engine: Engine) -> Units:
+    """Mean of each marginal and the root mean square deviation of a coordinate over all of them."""
+    means = tuple(x.mean(dim=0) for x in probe)
+    scale = math.sqrt(sum(float((x - m).square().mean()) for x, m in zip(probe, means, strict=True)) / len(probe))
+    if scale == 0:
+        scale = max(float(m.abs().max()) for m in means) or 1.0
+    far = max(float(m.abs().max()) for m in means) / scale > _FAR
+    dtype = torch.float64 if far else engine.dtype
+    return Units(tuple(m.to(dtype) for m in means), scale, dtype=engine.dtype)

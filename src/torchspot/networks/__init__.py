@@ -1,0 +1,5 @@
+"""Generators, critics and the layers they are made of."""
+
+__all__ = ["critics", "generators", "lipschitz"]
+
+from torchspot.networks import critics, generators, lipschitz

@@ -1,0 +1,158 @@
+"""Generators: networks that map noise z to one sample of each marginal, and the layer to data units."""
+
+__all__ = [
+    "InDataUnits",
+    "SeparateGenerator",
+    "Shapes",
+    "SharedTrunkGenerator",
+    "Units",
+    "from_spec",
+    "separate",
+    "shared_trunk",
+    "to_spec",
+]
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchspot.networks.mlp import LEAK, linear, mlp
+from torchspot.types import Samples, Shape
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What a builder must know: the size of z and the shape of one sample of each marginal."""
+
+    latent: int
+    marginals: tuple[Shape, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers in one sample of each marginal."""
+        return tuple(math.prod(shape) for shape in self.marginals)
+
+
+class SeparateGenerator(nn.Module):
+    """G_i(z): one network for each marginal, sharing nothing but z (section 5.1 of the paper)."""
+
+    def __init__(self, shapes: Shapes, *, width: int, depth: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.shapes, self.width, self.depth = shapes, width, depth
+        self.networks = nn.ModuleList(
+            mlp([shapes.latent, *[width] * depth, size], rng) for size in shapes.sizes
+        )
+
+    def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
+        return tuple(
+            network(z).unflatten(-1, shape) for network, shape in zip(self.networks, self.shapes.marginals, strict=True)
+        )
+
+
+class SharedTrunkGenerator(nn.Module):
+    """G(z): one trunk for all marginals, then one linear head for each."""
+
+    def __init__(self, shapes: Shapes, *, width: int, depth: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.shapes, self.width, self.depth = shapes, width, depth
+        self.trunk = nn.Sequential(mlp([shapes.latent, *[width] * depth], rng), nn.LeakyReLU(LEAK))
+        self.heads = nn.ModuleList(linear(width, size, rng) for size in shapes.sizes)
+
+    def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
+        h = self.trunk(z)
+        return tuple(head(h).unflatten(-1, shape) for head, shape in zip(self.heads, self.shapes.marginals, strict=True))
+
+
+@dataclass(frozen=True)
+class separate:  # noqa: N801
+    """Builder of a generator with one network for each marginal."""
+
+    width: int = 64
+    depth: int = 2
+
+    def __call__(self, shapes: Shapes, rng: torch.Generator) -> SeparateGenerator:
+        return SeparateGenerator(shapes, width=self.width, depth=self.depth, rng=rng)
+
+
+@dataclass(frozen=True)
+class shared_trunk:  # noqa: N801
+    """Builder of a generator with a trunk that all marginals share."""
+
+    width: int = 64
+    depth: int = 2
+
+    def __call__(self, shapes: Shapes, rng: torch.Generator) -> SharedTrunkGenerator:
+        return SharedTrunkGenerator(shapes, width=self.width, depth=self.depth, rng=rng)
+
+
+class Units(nn.Module):
+    """Where the data lies: a mean for each marginal and one scale s for all, fixed before training.
+
+    Networks work on (x − mean) / s; costs and reports are in data units. When a mean is so far from 0 that float32
+    would lose digits of the spread, data units are float64; the networks stay as they are.
+    """
+
+    scale: Tensor
+
+    def __init__(self, means: tuple[Tensor, ...], scale: float, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.dtype = dtype
+        for k, mean in enumerate(means):
+            self.register_buffer(f"mean_{k}", mean.detach().clone())
+        self.register_buffer("scale", torch.tensor(scale, dtype=means[0].dtype))
+
+    @property
+    def means(self) -> tuple[Tensor, ...]:
+        return tuple(buffer for name, buffer in self.named_buffers() if name.startswith("mean_"))
+
+    @property
+    def data_dtype(self) -> torch.dtype:
+        """Of samples in data units."""
+        return self.scale.dtype
+
+    def to_data(self, us: Samples) -> Samples:
+        """x_i = mean_i + s u_i."""
+        data = self.data_dtype
+        return tuple(torch.addcmul(mean, u.to(data), self.scale) for mean, u in zip(self.means, us, strict=True))
+
+    def from_data(self, xs: Samples) -> Samples:
+        """u_i = (x_i − mean_i) / s, in the dtype of the networks."""
+        return tuple(((x - mean) / self.scale).to(self.dtype) for mean, x in zip(self.means, xs, strict=True))
+
+
+class InDataUnits(nn.Module):
+    """A generator whose last layer is the fixed map to data units."""
+
+    def __init__(self, generator: nn.Module, units: Units) -> None:
+        super().__init__()
+        self.generator, self.units = generator, units
+
+    def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
+        return self.units.to_data(self.generator(z))
+
+
+def to_spec(generator: nn.Module) -> dict[str, Any] | None:
+    """Name and arguments of a library generator; None for a network of the user's own."""
+    for name, (kind, _) in _KINDS.items():
+        if type(generator) is kind:
+            return {"name": name, "width": generator.width, "depth": generator.depth}
+    return None
+
+
+def from_spec(spec: dict[str, Any], shapes: Shapes) -> nn.Module:
+    """The generator that `to_spec` described, on the meta device: it takes no memory before its weights are known."""
+    width, depth = spec["width"], spec["depth"]
+    if not (isinstance(width, int) and isinstance(depth, int) and 1 <= width <= 2**20 and 1 <= depth <= 1000):
+        raise ValueError(f"a generator of width {width!r} and depth {depth!r}")
+    with torch.device("meta"):
+        return _KINDS[spec["name"]][1](width, depth)(shapes, torch.Generator())
+
+
+_KINDS: dict[str, tuple[type[nn.Module], Any]] = {
+    "separate": (SeparateGenerator, separate),
+    "shared_trunk": (SharedTrunkGenerator, shared_trunk),
+}

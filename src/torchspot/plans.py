@@ -1,0 +1,154 @@
+"""What solvers return and judges take: plans one can draw from, save and load."""
+
+__all__ = ["PushforwardPlan", "load"]
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchspot import costs, latents, storage
+from torchspot.data.arrays import HeldOut
+from torchspot.errors import CorruptFile, InvalidArgument
+from torchspot.latents import Latent
+from torchspot.networks.generators import InDataUnits, Shapes, Units, from_spec, to_spec
+from torchspot.random import Key, fresh_seed, generator
+from torchspot.types import Cost, Estimate, Samples
+
+FILE_NAME = "plan.safetensors"
+
+_KIND, _VERSION = "pushforward plan", 1
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class PushforwardPlan:
+    """The law of G(z): a coupling of the marginals, drawn from by mapping noise."""
+
+    generator: InDataUnits
+    latent: Latent
+    cost: Cost
+    held_out: tuple[HeldOut | None, ...] = ()
+    """For each marginal, the rows that training did not see; None for a source without rows."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """How the plan was made: η and where it came from, steps, seed. Plain JSON values."""
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of one sample of each marginal."""
+        return tuple(tuple(mean.shape) for mean in self.generator.units.means)
+
+    def sample(self, n: int, seed: int | None = None) -> Samples:
+        """n joint samples: row k of all marginals belongs together. Without a seed, new ones each time."""
+        if n < 1:
+            raise InvalidArgument(f"sample(n) needs n >= 1, and got {n}.")
+        parts = zip(*self._draws(n, fresh_seed() if seed is None else seed), strict=True)
+        return tuple(torch.cat(part) for part in parts)
+
+    def expected_cost(self, n: int = 100_000, seed: int = 0) -> Estimate:
+        """E c(G(z)) from n draws, with its Monte-Carlo error."""
+        if n < 2:
+            raise InvalidArgument(f"expected_cost(n) needs n >= 2, and got {n}.")
+        with torch.no_grad():
+            values = torch.cat([self.cost(*xs).double() for xs in self._draws(n, seed)])
+        return Estimate(float(values.mean()), float(values.std()) / math.sqrt(n))
+
+    def save(self, path: str | Path) -> Path:
+        """Writes one file (safetensors with JSON in its header), atomically. A folder gets a plan.safetensors."""
+        file = _file(Path(path))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        storage.write(file, _KIND, _VERSION, self._state())
+        return file
+
+    @torch.no_grad()
+    def _draws(self, n: int, seed: int) -> Iterator[Samples]:
+        units = self.generator.units
+        rng = generator(Key(seed, "sample"), units.scale.device)
+        for start in range(0, n, _CHUNK):
+            yield self.generator(self.latent.draw(min(_CHUNK, n - start), rng).to(units.dtype))
+
+    def _state(self) -> dict[str, Any]:
+        units = self.generator.units
+        return {
+            "cost": costs.to_spec(self.cost),
+            "latent": latents.to_spec(self.latent),
+            "generator": to_spec(self.generator.generator),
+            "dtype": str(units.dtype).removeprefix("torch."),
+            "means": list(units.means),
+            "scale": units.scale,
+            "weights": self.generator.generator.state_dict(),
+            "held_out": [_held_out_state(rows) for rows in self.held_out],
+            "facts": self.facts,
+        }
+
+
+def load(
+    path: str | Path,
+    *,
+    generator: nn.Module | None = None,
+    cost: Cost | None = None,
+    latent: Latent | None = None,
+) -> PushforwardPlan:
+    """Reads a plan (the file, or the folder of a run). No code is ever read from it.
+
+    Args:
+        path: what `save` wrote or the folder it is in.
+        generator: an instance of your network, if the plan was fitted with one of your own.
+        cost: your cost function, if the plan was fitted with one of your own.
+        latent: your latent, likewise.
+    """
+    file = _file(Path(path))
+    state = storage.read(file, _KIND, _VERSION)
+    try:
+        return _from_state(state, file, generator, cost, latent)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError, OverflowError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise CorruptFile(f"{file} is damaged or hostile: {error}.") from error
+
+
+def _from_state(
+    state: dict[str, Any], file: Path, network: nn.Module | None, cost: Cost | None, latent: Latent | None
+) -> PushforwardPlan:
+    dtype = {"float32": torch.float32, "float64": torch.float64}[state["dtype"]]
+    units = Units(tuple(state["means"]), float(state["scale"]), dtype=dtype)
+    latent = _needed(latent, state["latent"], latents.from_spec, "latent", file)
+    cost = _needed(cost, state["cost"], costs.from_spec, "cost", file)
+    shapes = Shapes(latent.dim, tuple(tuple(mean.shape) for mean in state["means"]))
+    network = _needed(network, state["generator"], lambda spec: from_spec(spec, shapes), "generator", file)
+    network.load_state_dict(state["weights"], assign=True)
+    plan = InDataUnits(network.requires_grad_(False), units)
+    held_out = tuple(_held_out_from(entry) for entry in state["held_out"])
+    return PushforwardPlan(plan, latent, cost, held_out, dict(state["facts"]))
+
+
+def _needed(given: Any, spec: Any, build: Any, what: str, file: Path) -> Any:
+    """The library's own part from its description, or the user's from the call."""
+    if given is not None:
+        return given
+    if spec is None:
+        raise InvalidArgument(
+            f"{file} was fitted with a {what} of your own, and files hold no code. "
+            f"Load it with torchspot.load({str(file)!r}, {what}=…)."
+        )
+    return build(spec)
+
+
+def _held_out_state(rows: HeldOut | None) -> dict[str, Any] | None:
+    return None if rows is None else {"fingerprint": rows.fingerprint, "rows": torch.from_numpy(np.array(rows.rows))}
+
+
+def _held_out_from(entry: dict[str, Any] | None) -> HeldOut | None:
+    if entry is None:
+        return None
+    rows: Tensor = entry["rows"]
+    return HeldOut(str(entry["fingerprint"]), rows.numpy())
+
+
+def _file(path: Path) -> Path:
+    return path if path.suffix == ".safetensors" else path / FILE_NAME

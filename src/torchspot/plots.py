@@ -1,0 +1,79 @@
+"""Pictures of plans and of runs."""
+
+__all__ = ["plot_convergence", "plot_pairs"]
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from torchspot.errors import InvalidArgument
+from torchspot.types import Record, Samples
+
+_COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+
+
+def plot_pairs(samples: Samples, file: str | Path, *, data: Samples = (), lines: int = 200, title: str = "") -> Path:
+    """Joint samples as points, black lines between those that belong together, the data pale behind them.
+
+    Only the first two coordinates are shown; one-dimensional marginals are drawn on parallel lines.
+    """
+    if len(samples) < 2 or len({len(x) for x in samples}) != 1:
+        raise InvalidArgument("plot_pairs needs two or more batches of equal length, as plan.sample(n) gives them.")
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    places = [_plane(x, k) for k, x in enumerate(samples)]
+    for k, x in enumerate(data):
+        axes.scatter(*_plane(x, k).T, s=4, color=_COLOURS[k % len(_COLOURS)], alpha=0.12, linewidths=0)
+    for first, second in zip(places[:-1], places[1:], strict=True):
+        segments = np.stack([first[:lines], second[:lines]], axis=1)
+        axes.add_collection(LineCollection(list(segments), colors="black", linewidths=0.4, alpha=0.6))
+    for k, place in enumerate(places):
+        axes.scatter(*place.T, s=8, color=_COLOURS[k % len(_COLOURS)], label=f"$G_{k + 1}(z)$", linewidths=0)
+    axes.autoscale_view()
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$" if samples[0].flatten(1).shape[1] > 1 else "marginal")
+    axes.legend(loc="upper right", frameon=False)
+    return _save(figure, file)
+
+
+def plot_convergence(history: Sequence[Record], file: str | Path, *, truth: float | None = None) -> Path:
+    """Transport cost, objective and marginal error against the step."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    steps = [record["step"] for record in history]
+    above.plot(steps, [record["cost"] for record in history], color="black", label="transport cost  E c(G(z))")
+    above.plot(steps, [record["objective"] for record in history], color="gray", lw=0.8, label="objective  J")
+    if truth is not None:
+        above.axhline(truth, color=_COLOURS[1], lw=0.8, ls="--", label=f"true value {truth:g}")
+        above.set_ylim(truth * 0.8, truth * 1.2)
+    above.legend(frameon=False)
+    _marginal_errors(below, steps, history)
+    return _save(figure, file)
+
+
+def _marginal_errors(axes: Axes, steps: list[int], history: Sequence[Record]) -> None:
+    names = [name for name in history[0] if name.startswith("marginal_error_")]
+    for k, name in enumerate(names):
+        values = [record[name] for record in history]
+        axes.semilogy(steps, values, color=_COLOURS[k % len(_COLOURS)], label=f"marginal {k + 1}")
+    axes.set(xlabel="step", ylabel="sliced $W_2$ to held-out data")
+    axes.legend(frameon=False)
+
+
+def _plane(x: Tensor, k: int) -> np.ndarray:
+    flat = x.detach().flatten(1).double().cpu().numpy()
+    if flat.shape[1] == 1:
+        return np.stack([flat[:, 0], np.full(len(flat), -float(k))], axis=1)
+    return flat[:, :2]
+
+
+def _save(figure: Figure, file: str | Path) -> Path:
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return path

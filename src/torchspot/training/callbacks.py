@@ -1,0 +1,169 @@
+"""What may happen at logged steps: history, checkpoints, stopping, TensorBoard."""
+
+__all__ = ["Checkpoint", "Divergence", "History", "Progress", "StopOnPlateau", "TensorBoard"]
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from torchspot import storage
+from torchspot.errors import Diverged, InvalidArgument, TorchspotError
+from torchspot.training.checkpoint import checkpoint_file, save_checkpoint
+from torchspot.training.loop import Training
+from torchspot.types import Record
+
+
+class History:
+    """Keeps every record, and writes them as JSON lines where a file is given."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self.records: list[Record] = []
+
+    def __call__(self, training: Training, record: Record) -> None:
+        if self.records and self.records[-1]["step"] >= record["step"]:
+            return
+        self.records.append(record)
+        if self.file is not None:
+            with storage.replacing(self.file) as temporary:
+                temporary.write_text("".join(json.dumps(r) + "\n" for r in self.records))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"records": self.records}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.records = list(state["records"])
+
+
+class Divergence:
+    """Stops the run with the step at which a number was first not finite, and where the last good state is."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+
+    def __call__(self, training: Training, record: Record) -> None:
+        bad = training.first_bad_step()
+        if bad is None:
+            return
+        player, step = bad
+        saved = self.folder is not None and checkpoint_file(self.folder).exists()
+        where = f"The last good checkpoint is {checkpoint_file(self.folder)}." if saved and self.folder else "No checkpoint was kept."
+        raise Diverged(
+            f"training diverged: the {player}'s loss or gradient was not finite at its step {step}. {where} "
+            "Try a smaller learning rate (preset=presets.default(learning_rate=…)), and check that the cost is finite "
+            "and has a gradient everywhere.",
+            step,
+        )
+
+
+class Checkpoint:
+    """Writes the whole state of the run into a folder every so many seconds, at the end, and on Ctrl-C."""
+
+    def __init__(self, folder: str | Path, *, every_seconds: float = 10.0) -> None:
+        self.folder, self.every_seconds = Path(folder), every_seconds
+        self.companions: tuple[Any, ...] = ()
+        self._last = -math.inf
+
+    def __call__(self, training: Training, record: Record) -> None:
+        ended = training.step >= training.steps or training.stop_reason is not None
+        if ended or training.seconds - self._last >= self.every_seconds:
+            self.interrupted(training)
+
+    def interrupted(self, training: Training) -> None:
+        """Saves now, unless the state is no longer worth keeping."""
+        if training.first_bad_step() is not None:
+            return
+        self._last = training.seconds
+        save_checkpoint(self.folder, training, self.companions)
+
+
+class StopOnPlateau:
+    """Ends the run when the held-out marginal error has not improved by `tolerance` (relative) for `patience` logs."""
+
+    def __init__(self, *, patience: int = 10, tolerance: float = 0.01, metric: str = "marginal_error") -> None:
+        self.patience, self.tolerance, self.metric = patience, tolerance, metric
+        self.best, self.waited = math.inf, 0
+
+    def __call__(self, training: Training, record: Record) -> None:
+        if self.metric not in record:
+            raise InvalidArgument(f"StopOnPlateau watches {self.metric!r}, and the log has {', '.join(record)}.")
+        if record[self.metric] < self.best * (1 - self.tolerance):
+            self.best, self.waited = record[self.metric], 0
+            return
+        self.waited += 1
+        if self.waited >= self.patience:
+            training.stop(f"{self.metric} has not improved for {self.waited} logs")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": str(self.best), "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.waited = float(state["best"]), state["waited"]
+
+
+class Progress:
+    """A live bar: step, transport cost, marginal error, steps per second, time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console
+        self._bar: Bar | None = None
+        self._started = (0, 0.0)
+
+    def __call__(self, training: Training, record: Record) -> None:
+        if self._bar is None:
+            self._open(training)
+        assert self._bar is not None
+        step, seconds = self._started
+        rate = (training.step - step) / max(training.seconds - seconds, 1e-9)
+        self._bar.update(
+            self._bar.task_ids[0],
+            completed=training.step,
+            cost=f"{record.get('cost', math.nan):.4f}",
+            error=f"{record.get('marginal_error', math.nan):.4f}",
+            rate=f"{rate:.0f}",
+        )
+
+    def close(self) -> None:
+        """Leaves the bar as it is."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _open(self, training: Training) -> None:
+        self._started = (training.step, training.seconds)
+        self._bar = Bar(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(bar_width=None),
+            TextColumn("cost {task.fields[cost]}  marginal error {task.fields[error]}  {task.fields[rate]} steps/s"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self._bar.add_task("", total=training.steps, completed=training.step, cost="-", error="-", rate="-")
+        self._bar.start()
+
+
+class TensorBoard:
+    """Writes every number of every record as a TensorBoard scalar."""
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise TorchspotError(
+                "the TensorBoard callback needs tensorboard. Install it with: pip install 'torchspot[tensorboard]'"
+            ) from error
+        self._writer = SummaryWriter(str(folder))
+
+    def __call__(self, training: Training, record: Record) -> None:
+        for name, value in record.items():
+            if isinstance(value, int | float):
+                self._writer.add_scalar(name, value, training.step)
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self._writer.close()

@@ -1,0 +1,49 @@
+"""The whole state of a run in one file, so that a run ended at any moment goes on to the same result."""
+
+__all__ = ["checkpoint_file", "load_checkpoint", "save_checkpoint"]
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchspot import storage
+from torchspot.errors import CorruptFile, InvalidArgument
+from torchspot.training.loop import Training
+
+_KIND, _VERSION = "checkpoint", 1
+
+
+def checkpoint_file(folder: Path) -> Path:
+    """Where the checkpoint of a run in this folder is."""
+    return folder / "checkpoint.safetensors"
+
+
+def save_checkpoint(folder: Path, training: Training, companions: Sequence[Any] = ()) -> None:
+    """Writes the training and whatever goes with it (callbacks that remember something), atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {"training": training.state_dict(), "companions": [_state_of(companion) for companion in companions]}
+    storage.write(checkpoint_file(folder), _KIND, _VERSION, state)
+
+
+def load_checkpoint(folder: Path, training: Training, companions: Sequence[Any] = ()) -> bool:
+    """Puts everything back as it was saved; False if the folder has no checkpoint yet."""
+    file = checkpoint_file(folder)
+    if not file.exists():
+        return False
+    state = storage.read(file, _KIND, _VERSION)
+    try:
+        training.load_state_dict(state["training"])
+        for companion, saved in zip(companions, state["companions"], strict=True):
+            if hasattr(companion, "load_state_dict"):
+                companion.load_state_dict(saved)
+    except InvalidArgument:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CorruptFile(
+            f"{file} does not fit this run ({error}). Resume with the same data, networks and options it began with."
+        ) from error
+    return True
+
+
+def _state_of(companion: Any) -> dict[str, Any]:
+    return companion.state_dict() if hasattr(companion, "state_dict") else {}

@@ -1,0 +1,84 @@
+"""Shape aliases, and the small protocols that outside objects may fit."""
+
+__all__ = ["Callback", "Cost", "Engine", "Estimate", "Plan", "Record", "Sampler", "Samples", "Shape", "Values"]
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Shape = tuple[int, ...]
+"""The shape of one sample: (dim,) for vectors, (channels, height, width) for images."""
+
+Samples = tuple[Float[Tensor, "batch *shape"], ...]
+"""One batch of each marginal; row k of all of them together is one joint sample."""
+
+Values = Float[Tensor, " batch"]
+"""One number for each row."""
+
+Record = dict[str, Any]
+"""What is measured at one logged step: names and plain numbers."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A Monte-Carlo estimate of an expected cost, in the units of the cost."""
+
+    value: float
+    monte_carlo_error: float
+    """Standard error of `value` over the draws of the plan; it says nothing about how good the plan is."""
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """An endless supply of samples."""
+
+    shape: Shape
+    device: torch.device
+
+    def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch *shape"]:
+        """`size` samples; the same generator state gives the same samples where `repeatable`."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether `draw` depends on the generator alone, so that a resumed run is equal bit for bit."""
+
+
+class Cost(Protocol):
+    """A transport cost: one batch of each marginal in, one number a row out, differentiable."""
+
+    def __call__(self, *xs: Float[Tensor, "batch *shape"]) -> Values: ...
+
+
+class Plan(Protocol):
+    """A coupling one can draw from: what every solver returns and every judge takes."""
+
+    def sample(self, n: int, seed: int | None = None) -> Samples: ...
+
+    def expected_cost(self, n: int = ...) -> Estimate: ...
+
+
+class Engine(Protocol):
+    """Where and how player steps run."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def running(self) -> AbstractContextManager[None]:
+        """Holds while steps run (number of threads and the like)."""
+
+    def prepare(self, step: Callable[[], None]) -> Callable[[], None]:
+        """The same step, made ready to be run many times."""
+
+
+class Callback(Protocol):
+    """Called at logged steps; may also have `interrupted(training)`, `close()`, `state_dict()`, `load_state_dict()`."""
+
+    def __call__(self, training: Any, record: Record) -> None: ...
