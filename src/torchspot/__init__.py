@@ -1,6 +1,19 @@
 """Large-scale optimal transport by push-forward: the plan is a network one can draw pairs from."""
 
-__all__ = ["SPOT", "__version__", "callbacks", "costs", "data", "engines", "errors", "evaluation", "latents", "load", "networks", "presets"]
+__all__ = [
+    "SPOT",
+    "__version__",
+    "callbacks",
+    "costs",
+    "data",
+    "engines",
+    "errors",
+    "evaluation",
+    "latents",
+    "load",
+    "networks",
+    "presets",
+]
 
 from torchspot import costs, data, errors, evaluation, latents, networks
 from torchspot.estimators import SPOT, presets

@@ -23,7 +23,7 @@ from torchspot.estimators import SPOT, presets
 from torchspot.evaluation import Audit, audit
 from torchspot.plans import PushforwardPlan
 from torchspot.plots import plot_convergence, plot_pairs
-from torchspot.training.callbacks import Progress
+from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import Eager
 from torchspot.types import Cost, Samples
 
@@ -47,10 +47,13 @@ _PICTURED = 300
 
 @app.command()
 def fit(
-    sources: Annotated[list[Path], typer.Argument(help="Two or more data sets: .npy, .npz, .csv, .parquet, or a folder.")],
+    sources: Annotated[
+        list[Path], typer.Argument(help="Two or more data sets: .npy, .npz, .csv, .parquet, or a folder.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the run.")],
     cost: Annotated[
-        str, typer.Option(help="euclidean, squared_euclidean, cosine, or p_norm:P. Summed over pairs for three or more.")
+        str,
+        typer.Option(help="euclidean, squared_euclidean, cosine, or p_norm:P. Summed over pairs for three or more."),
     ] = "euclidean",
     steps: Annotated[int | None, typer.Option(help="Generator steps; by default from the data's dimension.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples a step; by default from the data's dimension.")] = None,
@@ -58,6 +61,7 @@ def fit(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     preset: Annotated[str, typer.Option(help=f"Recipe: {', '.join(_PRESETS)}.")] = "default",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    checkpoint_every: Annotated[float, typer.Option(help="Seconds between two saved states.")] = 10.0,
 ) -> None:
     """Learn a plan between two or more data sets.
 
@@ -80,7 +84,7 @@ def fit(
         preset=_choice("preset", preset, _PRESETS)(),
         seed=seed,
         engine=Eager(device),
-        callbacks=[Progress(console)],
+        callbacks=[Progress(console), Checkpoint(out, every_seconds=checkpoint_every)],
     )
     _claim(out, options, resume)
     seconds = _fit(spot, list(sources), out)
@@ -135,7 +139,7 @@ def demo(
 ) -> None:
     """Solve section 5.1 of the paper: two Gaussians in the plane, five apart, Euclidean cost. The truth is 5."""
     rng = np.random.default_rng(seed)
-    x, y = rng.normal(size=(n, 2)) - [2.5, 0], rng.normal(size=(n, 2)) + [2.5, 0]
+    x, y = rng.normal((-2.5, 0), 1, size=(n, 2)), rng.normal((2.5, 0), 1, size=(n, 2))
     console.print(
         f"Two Gaussians in the plane, means (-2.5, 0) and (2.5, 0), {n} samples of each.\n"
         "What is the least mean distance that moves one onto the other? (The truth is 5.)\n"
@@ -174,9 +178,7 @@ def _fit(spot: SPOT, sources: list[Any], out: Path) -> float:
     return time.perf_counter() - started
 
 
-def _report(
-    plan: PushforwardPlan, judged: Audit, out: Path, *, seconds: float, truth: float | None = None
-) -> None:
+def _report(plan: PushforwardPlan, judged: Audit, out: Path, *, seconds: float, truth: float | None = None) -> None:
     plot_pairs(plan.sample(_PICTURED, seed=0), out / "pairs.png", title=f"Paired samples, cost {plan.cost}")
     table = _table(plan, judged, truth)
     table.add_row("time", f"{seconds:.0f} s")
@@ -187,7 +189,9 @@ def _report(
 def _table(plan: PushforwardPlan, judged: Audit, truth: float | None = None) -> Table:
     """What a user wants to know first."""
     table = Table(show_header=False)
-    table.add_row(f"expected cost ({plan.cost})", f"{judged.cost.value:.4f} ± {judged.cost.monte_carlo_error:.4f} (Monte Carlo)")
+    table.add_row(
+        f"expected cost ({plan.cost})", f"{judged.cost.value:.4f} ± {judged.cost.monte_carlo_error:.4f} (Monte Carlo)"
+    )
     if truth is not None:
         table.add_row("true value", f"{truth:g}  (error {100 * (judged.cost.value / truth - 1):+.2f} %)")
     for k, marginal in enumerate(judged.marginals):

@@ -3,6 +3,7 @@
 __all__ = ["plot_convergence", "plot_pairs"]
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +29,12 @@ def plot_pairs(samples: Samples, file: str | Path, *, data: Samples = (), lines:
     axes = figure.add_subplot()
     places = [_plane(x, k) for k, x in enumerate(samples)]
     for k, x in enumerate(data):
-        axes.scatter(*_plane(x, k).T, s=4, color=_COLOURS[k % len(_COLOURS)], alpha=0.12, linewidths=0)
-    for first, second in zip(places[:-1], places[1:], strict=True):
+        axes.scatter(*_xy(_plane(x, k)), s=4, color=_COLOURS[k % len(_COLOURS)], alpha=0.12, linewidths=0)
+    for first, second in pairwise(places):
         segments = np.stack([first[:lines], second[:lines]], axis=1)
         axes.add_collection(LineCollection(list(segments), colors="black", linewidths=0.4, alpha=0.6))
     for k, place in enumerate(places):
-        axes.scatter(*place.T, s=8, color=_COLOURS[k % len(_COLOURS)], label=f"$G_{k + 1}(z)$", linewidths=0)
+        axes.scatter(*_xy(place), s=8, color=_COLOURS[k % len(_COLOURS)], label=f"$G_{k + 1}(z)$", linewidths=0)
     axes.autoscale_view()
     axes.set_aspect("equal", adjustable="datalim")
     axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$" if samples[0].flatten(1).shape[1] > 1 else "marginal")
@@ -63,6 +64,10 @@ def _marginal_errors(axes: Axes, steps: list[int], history: Sequence[Record]) ->
         axes.semilogy(steps, values, color=_COLOURS[k % len(_COLOURS)], label=f"marginal {k + 1}")
     axes.set(xlabel="step", ylabel="sliced $W_2$ to held-out data")
     axes.legend(frameon=False)
+
+
+def _xy(place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return place[:, 0], place[:, 1]
 
 
 def _plane(x: Tensor, k: int) -> np.ndarray:

@@ -81,7 +81,9 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync_folder(path.parent)
     except (OSError, SafetensorError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
-            raise TorchspotError(f"the disk is full: {path} was not written; what was saved before is intact.") from error
+            raise TorchspotError(
+                f"the disk is full: {path} was not written; what was saved before is intact."
+            ) from error
         raise
     finally:
         temporary.unlink(missing_ok=True)

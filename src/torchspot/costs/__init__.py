@@ -1,6 +1,15 @@
 """Transport costs: functions of one batch of each marginal that give one number a row."""
 
-__all__ = ["cosine", "euclidean", "from_spec", "known_lipschitz", "p_norm", "squared_euclidean", "sum_over_pairs", "to_spec"]
+__all__ = [
+    "cosine",
+    "euclidean",
+    "from_spec",
+    "known_lipschitz",
+    "p_norm",
+    "squared_euclidean",
+    "sum_over_pairs",
+    "to_spec",
+]
 
 from torchspot.costs.lipschitz import known_lipschitz
 from torchspot.costs.multimarginal import sum_over_pairs

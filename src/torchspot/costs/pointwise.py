@@ -36,7 +36,7 @@ class PNorm:
 
 @dataclass(frozen=True)
 class SquaredEuclidean:
-    """c(x, y) = ‖x − y‖². Its gradient grows with the distance, so its Lipschitz constant is estimated from the data."""
+    """c(x, y) = ‖x − y‖². Its gradient grows with the distance, so its Lipschitz constant is estimated."""
 
     def __call__(self, *xs: Float[Tensor, "batch *shape"]) -> Values:
         x, y = check_pair(self, xs)
@@ -88,5 +88,3 @@ def check_pair(cost: object, xs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
             "or pass a cost of your own: cost=lambda x, y: …"
         )
     return x, y
-
-

@@ -79,7 +79,9 @@ class Rows:
         """At most so many samples of these rows, by weight where there are weights; of all rows if there are none."""
         kept = rows if len(rows) else np.arange(len(self))
         if self._weights is not None:
-            drawn = torch.multinomial(torch.from_numpy(self._weights[kept] + 0.0), most, replacement=True, generator=generator)
+            drawn = torch.multinomial(
+                torch.from_numpy(self._weights[kept] + 0.0), most, replacement=True, generator=generator
+            )
         else:
             drawn = torch.randperm(len(kept), generator=generator)[:most]
         return self.take(kept[drawn.numpy()]).double().cpu()

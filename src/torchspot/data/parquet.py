@@ -1,4 +1,4 @@
-"""Tables on disk (Parquet, CSV), copied once into a memory map so that draws stay uniform and nothing is loaded whole."""
+"""Tables on disk (Parquet, CSV), copied once to a memory map: draws stay uniform, nothing is loaded whole."""
 
 __all__ = ["spooled", "table_columns"]
 
@@ -40,7 +40,9 @@ def table_columns(table: pa.Table | pa.RecordBatch, name: str) -> Float[np.ndarr
 
 def _arrays(table: pa.Table | pa.RecordBatch) -> list[pa.Array]:
     if isinstance(table, pa.Table):
-        return [pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0) for column in table.columns]
+        return [
+            pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0) for column in table.columns
+        ]
     return list(table.columns)
 
 

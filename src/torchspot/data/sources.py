@@ -2,7 +2,8 @@
 
 __all__ = ["as_sampler"]
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ def as_sampler(source: Any, *, weights: Any = None, name: str = "the data") -> S
         values, scale = rows
         return _row_sampler(values, weights, name, scale)
     if weights is not None:
-        raise InvalidArgument(f"weights for {name} need rows to go with: an array, a table or a file, not {_kind(source)}.")
+        raise InvalidArgument(
+            f"weights for {name} need rows to go with: an array, a table or a file, not {_kind(source)}."
+        )
     return _endless(source, name)
 
 
@@ -71,7 +74,7 @@ def _endless(source: Any, name: str) -> Sampler:
             return DatasetSampler(source.dataset, name=name, collate=source.collate_fn)
         case Dataset():
             return DatasetSampler(source, name=name)
-        case Callable():  # type: ignore[misc]
+        case Callable():
             return CallableSampler(source, name=name)
     raise InvalidArgument(
         f"{name} is {_kind(source)}, which is not a kind of data torchspot reads. Pass a NumPy array, a torch tensor, "
@@ -87,7 +90,7 @@ def _open(path: Path, name: str) -> tuple[np.ndarray, float]:
         return _open_folder(path, name)
     match path.suffix.lower():
         case ".npy":
-            return _load(path, mmap_mode="r"), 1.0
+            return _mapped(path), 1.0
         case ".npz":
             return _only_array(path), 1.0
         case ".csv" | ".parquet":
@@ -104,23 +107,28 @@ def _open_folder(path: Path, name: str) -> tuple[np.ndarray, float]:
 
 
 def _only_array(path: Path) -> np.ndarray:
-    archive = _load(path)
-    if len(archive.files) != 1:
-        raise InvalidArgument(
-            f"{path.name} holds {len(archive.files)} arrays ({', '.join(archive.files)}), and one is needed. "
-            f"Pass it as an array: np.load({path.name!r})[{archive.files[0] if archive.files else 'name'!r}]."
-        )
-    try:
-        return archive[archive.files[0]]
-    except (ValueError, OSError, EOFError) as error:
-        raise CorruptFile(f"{path} is damaged: {error}.") from error
+    with _reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        names = list(archive.files)
+        if len(names) == 1:
+            return archive[names[0]]
+    raise InvalidArgument(
+        f"{path.name} holds {len(names)} arrays ({', '.join(names)}), and one is needed. "
+        f"Pass the one you mean as an array: np.load({path.name!r})[…]."
+    )
 
 
-def _load(path: Path, mmap_mode: Any = None) -> Any:
+def _mapped(path: Path) -> np.ndarray:
+    with _reading(path):
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong inside is the file's fault."""
     try:
-        return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+        yield
     except Exception as error:
-        raise CorruptFile(f"{path} is cut short, damaged or not a NumPy file: {error}.") from error
+        raise CorruptFile(f"{path} is cut short, damaged or not a NumPy file of numbers: {error}.") from error
 
 
 def _frame(source: Any, name: str) -> np.ndarray:

@@ -2,19 +2,14 @@
 
 __all__ = ["Preset", "Sizes", "clipping", "default", "paper"]
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torchspot.errors import InvalidArgument
 from torchspot.networks.lipschitz import Clipping, Control, Orthogonal, SpectralNorm
 from torchspot.training.optimizers import Adam, OptimisticAdam, Optimizer
 from torchspot.training.schedules import Constant, Cosine, Schedule
-
-
-class OptimizerKind(Protocol):
-    """An optimiser's class."""
-
-    def __call__(self, *, learning_rate: float, betas: tuple[float, float], schedule: Schedule) -> Optimizer: ...
 
 
 class Sizes(NamedTuple):
@@ -33,7 +28,7 @@ class Preset:
     """Of the generator, at the start."""
     critic_learning_rate: float
     """Of the critics, at the start."""
-    optimizer: OptimizerKind
+    optimizer: Callable[[float, tuple[float, float], Schedule], Optimizer]
     """The class, for both players."""
     betas: tuple[float, float]
     """Adam's two decays."""
@@ -69,27 +64,26 @@ class Preset:
             raise InvalidArgument(f"critic_steps must be at least 1, and is {self.critic_steps}.")
 
     def sizes(self, dim: int) -> Sizes:
-        """Width, batch and steps for data of this dimension: wider and longer as it grows."""
+        """Width, batch and steps for data of this dimension: wider as it grows."""
         width = 64 if dim <= 4 else 128 if dim <= 32 else 256
-        steps = 5000 if dim <= 4 else 8000
-        return Sizes(self.width or width, self.batch_size or 512, self.steps or steps)
+        return Sizes(self.width or width, self.batch_size or 512, self.steps or 5000)
 
 
 def default(learning_rate: float = 2e-3) -> Preset:
     """The recipe that works: orthogonal critics, optimistic Adam, a falling rate, an averaged generator, exact η."""
     return Preset(
         learning_rate=learning_rate,
-        critic_learning_rate=5 * learning_rate,
+        critic_learning_rate=2.5 * learning_rate,
         optimizer=OptimisticAdam,
-        betas=(0.5, 0.9),
+        betas=(0.5, 0.99),
         schedule=Cosine(),
         averaging=0.999,
         critic_steps=1,
         control=Orthogonal(),
         marginal_weight=None,
         width=None,
-        generator_depth=2,
-        critic_depth=2,
+        generator_depth=3,
+        critic_depth=3,
         batch_size=None,
         steps=None,
     )

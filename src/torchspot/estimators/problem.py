@@ -93,7 +93,7 @@ def pose(sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, en
     weights = [None] * len(sources) if weights is None else list(weights)
     if len(weights) != len(sources):
         raise InvalidArgument(
-            f"there are {len(sources)} data sets and {len(weights)} weights. Pass one entry each, None for equal weights."
+            f"there are {len(sources)} data sets and {len(weights)} weights. Pass one entry each, or None."
         )
     opened = [
         as_sampler(source, weights=w, name=f"data set {k + 1}")
@@ -104,14 +104,15 @@ def pose(sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, en
     probe = tuple(_draw(sampler, _PROBE, Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
     _check_finite(probe)
     units = _units(probe, engine)
-    judges = tuple(_judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in enumerate(zip(opened, held_out, strict=True)))
-    place = {"device": engine.device, "dtype": units.data_dtype}
+    judges = tuple(
+        _judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in enumerate(zip(opened, held_out, strict=True))
+    )
     return Problem(
         samplers=tuple(s.to(engine.device, units.data_dtype) if isinstance(s, Rows) else s for s in samplers),
         held_out=held_out,
         units=units.to(engine.device),
-        probe=tuple(x.to(**place) for x in probe),
-        judges=tuple(x.to(**place) for x in judges),
+        probe=tuple(x.to(engine.device, units.data_dtype) for x in probe),
+        judges=tuple(x.to(engine.device, units.data_dtype) for x in judges),
     )
 
 

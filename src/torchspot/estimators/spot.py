@@ -107,7 +107,7 @@ class SPOT(BaseEstimator):
         """
         run = _prepare(self, sources, weights, None if resume is None else Path(resume))
         try:
-            train(run.training, engine=run.engine, callbacks=run.callbacks, measure=run.measure, log_every=run.log_every)
+            run.go()
         finally:
             self.marginal_weights_ = run.weights
             self.history_ = run.history.records
@@ -130,7 +130,7 @@ class _Run:
     objective: Transport
     weights: MarginalWeights
     latent: Latent
-    averaging: Averaging
+    averaging: Averaging[InDataUnits]
     training: Training
     engine: Engine
     history: History
@@ -142,6 +142,16 @@ class _Run:
     def log_every(self) -> int:
         """At least 20 logs, at most 100 steps apart."""
         return max(1, min(100, self.training.steps // 20))
+
+    def go(self) -> None:
+        """Trains to the end."""
+        train(
+            self.training,
+            engine=self.engine,
+            callbacks=self.callbacks,
+            measure=self.measure,
+            log_every=self.log_every,
+        )
 
     def measure(self) -> Record:
         """Cost, objective and marginal error of the averaged generator, on noise and data that training never draws."""
@@ -183,7 +193,8 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
     history = History(None if folder is None else folder / "history.jsonl")
     callbacks: tuple[Any, ...] = (Divergence(folder), history, *spot.callbacks)
     if folder is not None:
-        callbacks = (*callbacks, _resume(folder, training, callbacks, problem))
+        checkpoint = _resume(folder, training, callbacks, problem)
+        callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
     z = latent.draw(problem.judged, generator(Key(spot.seed, "judge z"), engine.device)).to(engine.dtype)
     return _Run(problem, objective, eta, latent, averaging, training, engine, history, callbacks, z, spot.seed)
 
@@ -243,9 +254,7 @@ def _objective(
     networks: tuple[nn.Module, nn.Module], cost: Cost, weights: MarginalWeights, problem: Problem, engine: Engine
 ) -> Transport:
     network, critics = (module.to(engine.device, engine.dtype) for module in networks)
-    return Transport(
-        InDataUnits(network, problem.units), CriticsInDataUnits(critics, problem.units), cost, weights.eta
-    )
+    return Transport(InDataUnits(network, problem.units), CriticsInDataUnits(critics, problem.units), cost, weights.eta)
 
 
 def _draws(problem: Problem, latent: Latent, size: int, seed: int, engine: Engine) -> tuple[Draw, Draw]:
@@ -258,9 +267,11 @@ def _draws(problem: Problem, latent: Latent, size: int, seed: int, engine: Engin
     return Draw(stream(latent, "critics z", engine.dtype), *data), Draw(stream(latent, "generator z", engine.dtype))
 
 
-def _players(objective: Transport, averaging: Averaging, preset: Preset, draws: tuple[Draw, Draw]) -> list[Player]:
+def _players(
+    objective: Transport, averaging: Averaging[InDataUnits], preset: Preset, draws: tuple[Draw, Draw]
+) -> list[Player]:
     def optimizer(rate: float) -> Any:
-        return preset.optimizer(learning_rate=rate, betas=preset.betas, schedule=preset.schedule)
+        return preset.optimizer(rate, preset.betas, preset.schedule)
 
     critics = Player(
         name="critics",
@@ -302,7 +313,8 @@ class _SameData:
 
 def _resume(folder: Path, training: Training, callbacks: Sequence[Any], problem: Problem) -> Checkpoint:
     """Continues from the folder's checkpoint if there is one; from now on keeps one there."""
-    checkpoint = Checkpoint(folder)
+    mine = [callback for callback in callbacks if isinstance(callback, Checkpoint) and callback.folder == folder]
+    checkpoint = mine[0] if mine else Checkpoint(folder)
     checkpoint.companions = (_SameData(problem.fingerprints, folder), *callbacks)
     load_checkpoint(folder, training, checkpoint.companions)
     return checkpoint

@@ -71,7 +71,7 @@ def audit(plan: PushforwardPlan, *sources: Any, weights: Sequence[Any] | None = 
         sampler = as_sampler(source, weights=w, name=f"data set {k + 1}")
         if sampler.shape != plan.shapes[k]:
             raise InvalidArgument(
-                f"data set {k + 1} has samples of shape {sampler.shape}, and the plan's marginal {k + 1} has {plan.shapes[k]}."
+                f"data set {k + 1} has samples of shape {sampler.shape}, and the plan's marginal has {plan.shapes[k]}."
             )
         data, held_out = _data(sampler, rows, Key(seed, f"audit {k}"))
         generated = plan.sample(len(data) // 2, seed)[k]

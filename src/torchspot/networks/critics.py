@@ -3,12 +3,13 @@
 __all__ = ["Critics", "CriticsInDataUnits", "mlp_critics"]
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import nn
 
 from torchspot.networks.generators import Shapes, Units
-from torchspot.networks.lipschitz import Control, Orthogonal, operator_norm
+from torchspot.networks.lipschitz import Control, Layer, Orthogonal, operator_norm
 from torchspot.types import Samples, Values
 
 
@@ -31,8 +32,8 @@ class Critics(nn.Module):
         """The measured largest singular value of every layer's effective weight."""
         return [operator_norm(layer.effective_weight()) for layer in self._layers()]
 
-    def _layers(self) -> list[nn.Module]:
-        return [layer for network in self.networks for layer in network if hasattr(layer, "effective_weight")]
+    def _layers(self) -> list[Layer]:
+        return [layer for layer in self.modules() if isinstance(layer, Layer)]
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,14 @@ class CriticsInDataUnits(nn.Module):
 
     def after_step(self) -> None:
         """Passed on to the critics where they have something to do after a step."""
-        if hasattr(self.critics, "after_step"):
-            self.critics.after_step()
+        after_step = getattr(self.critics, "after_step", None)
+        if after_step is not None:
+            after_step()
 
 
 def _network(size: int, width: int, depth: int, control: Control, rng: torch.Generator) -> nn.Sequential:
     sizes = [size, *[width] * depth]
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in pairwise(sizes):
         layers += [control.layer(inputs, outputs, rng), control.activation()]
     return nn.Sequential(*layers, control.layer(sizes[-1], 1, rng))

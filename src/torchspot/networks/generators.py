@@ -43,9 +43,7 @@ class SeparateGenerator(nn.Module):
     def __init__(self, shapes: Shapes, *, width: int, depth: int, rng: torch.Generator) -> None:
         super().__init__()
         self.shapes, self.width, self.depth = shapes, width, depth
-        self.networks = nn.ModuleList(
-            mlp([shapes.latent, *[width] * depth, size], rng) for size in shapes.sizes
-        )
+        self.networks = nn.ModuleList(mlp([shapes.latent, *[width] * depth, size], rng) for size in shapes.sizes)
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
         return tuple(
@@ -64,7 +62,9 @@ class SharedTrunkGenerator(nn.Module):
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
         h = self.trunk(z)
-        return tuple(head(h).unflatten(-1, shape) for head, shape in zip(self.heads, self.shapes.marginals, strict=True))
+        return tuple(
+            head(h).unflatten(-1, shape) for head, shape in zip(self.heads, self.shapes.marginals, strict=True)
+        )
 
 
 @dataclass(frozen=True)

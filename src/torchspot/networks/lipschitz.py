@@ -4,16 +4,25 @@ Each control is a frozen dataclass that makes linear layers. What a layer does t
 weight → weight, so that it differentiates, stacks and captures like any other arithmetic.
 """
 
-__all__ = ["Clipping", "Control", "GroupSort", "Orthogonal", "SpectralNorm", "operator_norm", "orthogonalise"]
+__all__ = [
+    "Clipping",
+    "Control",
+    "GroupSort",
+    "Layer",
+    "Orthogonal",
+    "SpectralNorm",
+    "operator_norm",
+    "orthogonalise",
+]
 
-import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from torchspot.errors import InvalidArgument
 from torchspot.networks.mlp import LEAK, linear
@@ -21,11 +30,30 @@ from torchspot.networks.mlp import LEAK, linear
 Weight = Float[Tensor, "outputs inputs"]
 
 
+class Layer(nn.Module, ABC):
+    """A linear layer under a control: what its forward pass uses as weight, and what it does after each step."""
+
+    weight: Tensor
+    bias: Tensor
+
+    @abstractmethod
+    def effective_weight(self) -> Weight:
+        """The matrix that the layer multiplies by."""
+
+    @abstractmethod
+    def after_step(self) -> None:
+        """Called after each step of the weights."""
+
+    def forward(self, h: Float[Tensor, "batch inputs"]) -> Float[Tensor, "batch outputs"]:
+        """h Wᵀ + b with the effective weight W."""
+        return functional.linear(h, self.effective_weight(), self.bias)
+
+
 class Control(Protocol):
     """A way to keep layers 1-Lipschitz."""
 
-    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> nn.Module:
-        """A linear layer under this control, with `effective_weight()` and `after_step()`."""
+    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> Layer:
+        """A linear layer under this control."""
 
     def activation(self) -> nn.Module:
         """The non-linearity that goes with it, 1-Lipschitz too."""
@@ -44,7 +72,7 @@ class Orthogonal:
         if self.iterations < 1:
             raise InvalidArgument(f"Orthogonal needs at least one iteration, and got {self.iterations}.")
 
-    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> nn.Module:
+    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> Layer:
         return _OrthogonalLinear(inputs, outputs, self.iterations, rng)
 
     def activation(self) -> nn.Module:
@@ -55,7 +83,7 @@ class Orthogonal:
 class SpectralNorm:
     """Weights divided by their largest singular value, followed by one power iteration a step. As in the paper."""
 
-    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> nn.Module:
+    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> Layer:
         return _SpectralLinear(inputs, outputs, rng)
 
     def activation(self) -> nn.Module:
@@ -72,7 +100,7 @@ class Clipping:
         if not self.bound > 0:
             raise InvalidArgument(f"Clipping needs a bound above 0, and got {self.bound}.")
 
-    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> nn.Module:
+    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> Layer:
         return _ClippedLinear(inputs, outputs, self.bound, rng)
 
     def activation(self) -> nn.Module:
@@ -116,7 +144,7 @@ def operator_norm(weight: Weight) -> float:
     return float(torch.linalg.matrix_norm(weight.detach().double(), ord=2))
 
 
-class _OrthogonalLinear(nn.Module):
+class _OrthogonalLinear(Layer):
     def __init__(self, inputs: int, outputs: int, iterations: int, rng: torch.Generator) -> None:
         super().__init__()
         self.iterations = iterations
@@ -128,16 +156,13 @@ class _OrthogonalLinear(nn.Module):
     def effective_weight(self) -> Weight:
         return self.weight
 
-    def forward(self, h: Float[Tensor, "batch inputs"]) -> Float[Tensor, "batch outputs"]:
-        return F.linear(h, self.weight, self.bias)
-
     @torch.no_grad()
     def after_step(self) -> None:
         """Brings the weight back to the orthogonal matrices."""
         self.weight.copy_(orthogonalise(self.weight, self.iterations))
 
 
-class _SpectralLinear(nn.Module):
+class _SpectralLinear(Layer):
     u: Tensor
     v: Tensor
 
@@ -145,8 +170,8 @@ class _SpectralLinear(nn.Module):
         super().__init__()
         layer = linear(inputs, outputs, rng)
         self.weight, self.bias = layer.weight, layer.bias
-        self.register_buffer("u", F.normalize(torch.randn(outputs, generator=rng), dim=0))
-        self.register_buffer("v", F.normalize(torch.randn(inputs, generator=rng), dim=0))
+        self.register_buffer("u", functional.normalize(torch.randn(outputs, generator=rng), dim=0))
+        self.register_buffer("v", functional.normalize(torch.randn(inputs, generator=rng), dim=0))
         for _ in range(15):
             self.after_step()
 
@@ -154,17 +179,14 @@ class _SpectralLinear(nn.Module):
         sigma = torch.vdot(self.u, torch.mv(self.weight, self.v))
         return self.weight / sigma
 
-    def forward(self, h: Float[Tensor, "batch inputs"]) -> Float[Tensor, "batch outputs"]:
-        return F.linear(h, self.effective_weight(), self.bias)
-
     @torch.no_grad()
     def after_step(self) -> None:
         """One power iteration, so that the next pass divides by an up-to-date singular value."""
-        self.v.copy_(F.normalize(torch.mv(self.weight.mT, self.u), dim=0))
-        self.u.copy_(F.normalize(torch.mv(self.weight, self.v), dim=0))
+        self.v.copy_(functional.normalize(torch.mv(self.weight.mT, self.u), dim=0))
+        self.u.copy_(functional.normalize(torch.mv(self.weight, self.v), dim=0))
 
 
-class _ClippedLinear(nn.Module):
+class _ClippedLinear(Layer):
     def __init__(self, inputs: int, outputs: int, bound: float, rng: torch.Generator) -> None:
         super().__init__()
         self.bound = bound
@@ -174,9 +196,6 @@ class _ClippedLinear(nn.Module):
 
     def effective_weight(self) -> Weight:
         return self.weight
-
-    def forward(self, h: Float[Tensor, "batch inputs"]) -> Float[Tensor, "batch outputs"]:
-        return F.linear(h, self.weight, self.bias)
 
     @torch.no_grad()
     def after_step(self) -> None:

@@ -3,6 +3,7 @@
 __all__ = ["LEAK", "linear", "mlp"]
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -24,16 +25,15 @@ def mlp(sizes: list[int], rng: torch.Generator) -> nn.Sequential:
     )
     """
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in pairwise(sizes):
         layers += [linear(inputs, outputs, rng), nn.LeakyReLU(LEAK)]
     return nn.Sequential(*layers[:-1])
 
 
 def linear(inputs: int, outputs: int, rng: torch.Generator) -> nn.Linear:
     """A linear layer, weights and bias uniform on ±1/√inputs."""
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    layer = nn.Linear(inputs, outputs, device="meta")
     bound = 1 / math.sqrt(inputs)
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=rng)
-        layer.bias.uniform_(-bound, bound, generator=rng)
+    layer.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=rng))
+    layer.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound, generator=rng))
     return layer

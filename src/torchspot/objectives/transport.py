@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchspot.costs import known_lipschitz
 from torchspot.exact import matching
+from torchspot.networks.critics import CriticsInDataUnits
+from torchspot.networks.generators import InDataUnits
 from torchspot.types import Cost, Samples
 
 _MATCHED = 1024
@@ -23,8 +25,8 @@ class Transport:
     Two losses, one a player: neither needs the other's sign.
     """
 
-    generator: nn.Module
-    critics: nn.Module
+    generator: InDataUnits
+    critics: CriticsInDataUnits
     cost: Cost
     eta: tuple[float, ...]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from torchspot import storage
 from torchspot.errors import Diverged, InvalidArgument, TorchspotError
@@ -49,11 +50,15 @@ class Divergence:
         bad = training.first_bad_step()
         if bad is None:
             return
-        player, step = bad
+        step, player = bad
         saved = self.folder is not None and checkpoint_file(self.folder).exists()
-        where = f"The last good checkpoint is {checkpoint_file(self.folder)}." if saved and self.folder else "No checkpoint was kept."
+        where = (
+            f"The last good checkpoint is {checkpoint_file(self.folder)}."
+            if saved and self.folder
+            else "No checkpoint was kept."
+        )
         raise Diverged(
-            f"training diverged: the {player}'s loss or gradient was not finite at its step {step}. {where} "
+            f"training diverged: the {player}'s loss or gradient was not finite at step {step}. {where} "
             "Try a smaller learning rate (preset=presets.default(learning_rate=…)), and check that the cost is finite "
             "and has a gradient everywhere.",
             step,
@@ -64,13 +69,15 @@ class Checkpoint:
     """Writes the whole state of the run into a folder every so many seconds, at the end, and on Ctrl-C."""
 
     def __init__(self, folder: str | Path, *, every_seconds: float = 10.0) -> None:
+        if not every_seconds >= 0:
+            raise InvalidArgument(f"every_seconds must be at least 0, and is {every_seconds}.")
         self.folder, self.every_seconds = Path(folder), every_seconds
         self.companions: tuple[Any, ...] = ()
         self._last = -math.inf
 
     def __call__(self, training: Training, record: Record) -> None:
         ended = training.step >= training.steps or training.stop_reason is not None
-        if ended or training.seconds - self._last >= self.every_seconds:
+        if ended or not 0 <= training.seconds - self._last < self.every_seconds:
             self.interrupted(training)
 
     def interrupted(self, training: Training) -> None:
@@ -89,6 +96,8 @@ class StopOnPlateau:
         self.best, self.waited = math.inf, 0
 
     def __call__(self, training: Training, record: Record) -> None:
+        if training.step == 0:
+            self.best, self.waited = math.inf, 0
         if self.metric not in record:
             raise InvalidArgument(f"StopOnPlateau watches {self.metric!r}, and the log has {', '.join(record)}.")
         if record[self.metric] < self.best * (1 - self.tolerance):
@@ -131,6 +140,7 @@ class Progress:
         """Leaves the bar as it is."""
         if self._bar is not None:
             self._bar.stop()
+            self._bar = None
 
     def _open(self, training: Training) -> None:
         self._started = (training.step, training.seconds)

@@ -51,7 +51,9 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    exists = device is not None and (str(device) in available or (device.type == "cuda" and len(available) > 1 and device.index is None))
+    exists = device is not None and (
+        str(device) in available or (device.type == "cuda" and len(available) > 1 and device.index is None)
+    )
     if device is None or not exists:
         raise InvalidArgument(f"there is no device {name!r} here. Available: auto, {', '.join(available)}.")
     return device

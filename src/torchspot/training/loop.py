@@ -3,6 +3,7 @@
 __all__ = ["Averaging", "Draw", "Player", "Stream", "Training", "train"]
 
 import copy
+import itertools
 import signal
 import threading
 import time
@@ -10,15 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from torchspot.errors import InvalidArgument
 from torchspot.random import Key, generator
-from torchspot.training.optimizers import FlatParameters, Optimizer
+from torchspot.training.optimizers import FlatParameters, Optimizer, as_views
 from torchspot.types import Callback, Engine, Record
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Stream:
@@ -52,16 +55,16 @@ class Draw:
             stream.k = k
 
 
-class Averaging:
+class Averaging(Generic[M]):
     """An exponential average of a module's parameters, taken after each step; buffers are copied.
 
     The weight of the newest iterate is max(1 − decay, 1 / t), so that the start is forgotten.
     """
 
-    def __init__(self, module: nn.Module, decay: float) -> None:
+    def __init__(self, module: M, decay: float) -> None:
         self.source, self.decay = module, decay
         self.module = copy.deepcopy(module).requires_grad_(False)
-        self._vector = _flatten_all(self.module)
+        self._vector = as_views(list(self.module.parameters()))
         self._count = self._vector.new_zeros(())
 
     @torch.no_grad()
@@ -128,6 +131,11 @@ class _Turn:
         bad = ~torch.isfinite(gradient.sum() + loss)
         self.first_bad = torch.where((self.first_bad < 0) & bad, self.count, self.first_bad)
 
+    def game_step(self, k: int) -> int:
+        """The step of the game in which this player takes its own k-th step."""
+        taken = itertools.accumulate(map(self.player.repeats, itertools.count()))
+        return next(step for step, total in enumerate(taken) if total > k)
+
     def state_dict(self) -> dict[str, Any]:
         after = self.player.after_step
         return {
@@ -167,12 +175,10 @@ class Training:
         """Asks for an end after this logged step."""
         self.stop_reason = reason
 
-    def first_bad_step(self) -> tuple[str, int] | None:
-        """The player and the number of its step at which a number was first not finite. Reads from the device."""
-        for turn in self.turns:
-            if (k := int(turn.first_bad)) >= 0:
-                return turn.player.name, k
-        return None
+    def first_bad_step(self) -> tuple[int, str] | None:
+        """The step at which a number was first not finite, and whose it was. Reads from the device."""
+        found = [(turn.game_step(k), turn.player.name) for turn in self.turns if (k := int(turn.first_bad)) >= 0]
+        return min(found, default=None)
 
     def state_dict(self) -> dict[str, Any]:
         turns = {turn.player.name: turn.state_dict() for turn in self.turns}
@@ -201,7 +207,7 @@ def train(
 ) -> None:
     """Runs the game to its end, from wherever it stands; measures and calls back at step 0 and every `log_every` steps.
 
-    Ctrl-C ends it between two steps: callbacks may save, then KeyboardInterrupt is raised. A second one ends it at once.
+    Ctrl-C ends it between two steps: callbacks may save, then KeyboardInterrupt is raised. A second one ends it where it is.
     """
     turns = [(turn.player.repeats, engine.prepare(turn.step)) for turn in training.turns]
     started = time.perf_counter() - training.seconds
@@ -267,12 +273,3 @@ def _check_disjoint(players: Sequence[Player]) -> None:
                     f"players {owner[parameter]!r} and {player.name!r} share a parameter. Give it to one of them."
                 )
             owner[parameter] = player.name
-
-
-def _flatten_all(module: nn.Module) -> Tensor:
-    """One vector of which all parameters of the module become views."""
-    parameters = list(module.parameters())
-    vector = torch.cat([p.detach().reshape(-1) for p in parameters])
-    for p, part in zip(parameters, vector.split([p.numel() for p in parameters]), strict=True):
-        p.data = part.view_as(p)
-    return vector

@@ -1,8 +1,8 @@
 """Optimisers as pure updates of one flat vector, so that they stack, capture and save like any tensor."""
 
-__all__ = ["Adam", "FlatParameters", "Optimizer", "OptimisticAdam"]
+__all__ = ["Adam", "FlatParameters", "OptimisticAdam", "Optimizer", "as_views"]
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,9 +24,7 @@ class FlatParameters:
         self.parameters = list(unique.values())
         if not self.parameters:
             raise InvalidArgument("a player has no parameters to train. Give it a module with trainable weights.")
-        self.vector = torch.cat([p.detach().reshape(-1) for p in self.parameters])
-        for p, part in zip(self.parameters, self.vector.split([p.numel() for p in self.parameters]), strict=True):
-            p.data = part.view_as(p)
+        self.vector = as_views(self.parameters)
 
     def gradient(self, loss: Float[Tensor, ""]) -> Vector:
         """∂loss / ∂vector; zero where the loss does not see a parameter."""
@@ -34,11 +32,25 @@ class FlatParameters:
         return torch.cat([part.reshape(-1) for part in parts])
 
 
+def as_views(parameters: Sequence[nn.Parameter]) -> Vector:
+    """A vector with the values of all parameters, which become views of it."""
+    vector = torch.cat([p.detach().reshape(-1) for p in parameters])
+    parts = torch.split(vector, [p.numel() for p in parameters])
+    for p, part in zip(parameters, parts, strict=True):
+        p.data = part.view_as(p)
+    return vector
+
+
 class Optimizer(Protocol):
     """A rule that turns gradients into steps."""
 
-    learning_rate: float
-    schedule: Schedule
+    @property
+    def learning_rate(self) -> float:
+        """At the start."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """How the rate moves."""
 
     def init(self, vector: Vector) -> dict[str, Tensor]:
         """What the rule remembers, at the start."""
@@ -103,9 +115,7 @@ def _moments(vector: Vector, betas: tuple[float, float]) -> dict[str, Tensor]:
     }
 
 
-def _adam_direction(
-    gradient: Vector, memory: dict[str, Tensor], betas: tuple[float, float], epsilon: float
-) -> Vector:
+def _adam_direction(gradient: Vector, memory: dict[str, Tensor], betas: tuple[float, float], epsilon: float) -> Vector:
     """m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², d = m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε); `left` holds (β₁ᵗ, β₂ᵗ)."""
     beta1, beta2 = betas
     first, second = (1 - memory["left"].mul_(memory["betas"])).to(gradient.dtype).unbind()

@@ -1,0 +1,236 @@
+"""The loop: players, turns, averages, interruption, and going on bit for bit."""
+
+import itertools
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from torchspot.errors import CorruptFile, Diverged, InvalidArgument
+from torchspot.random import Key
+from torchspot.training.callbacks import Checkpoint, Divergence, History, Progress, StopOnPlateau, TensorBoard
+from torchspot.training.checkpoint import checkpoint_file, load_checkpoint
+from torchspot.training.engine import Eager, choose_device
+from torchspot.training.loop import Averaging, Draw, Player, Stream, Training, train
+from torchspot.training.optimizers import OptimisticAdam
+
+
+class Noise:
+    shape = (2,)
+    device = torch.device("cpu")
+    repeatable = True
+
+    def draw(self, size, generator):
+        return torch.randn(size, 2, generator=generator)
+
+
+class Game:
+    """x minimises and y maximises x·y + noise, with a batch-norm-like buffer on the side of x."""
+
+    def __init__(self, steps=40, explode_at=None, repeats=lambda step: 1 + step % 3):
+        self.x, self.y = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        for k, layer in enumerate((self.x, self.y)):
+            nn.init.constant_(layer.weight, 0.5 + k)
+        self.norm = nn.BatchNorm1d(2)
+        self.averaging = Averaging(nn.Sequential(self.x, self.norm), 0.9)
+        self.calls = []
+        self.explode_at = explode_at
+        players = [self._player("y", (self.y,), -1, repeats, lambda: None), self._player("x", (self.averaging.source,), 1, lambda step: 1, self.averaging)]
+        self.training = Training(players, steps)
+
+    def _player(self, name, modules, sign, repeats, after_step):
+        draw = Draw(Stream(Noise(), 8, Key(0, name), device=torch.device("cpu"), dtype=torch.float32))
+
+        def loss(batch):
+            self.calls.append(name)
+            if self.explode_at is not None and self.calls.count("x") > self.explode_at:
+                return sign * self.x.weight.sum() * float("nan")
+            return sign * (self.norm(self.x(batch[0])) * self.y(batch[0])).mean()
+
+        return Player(name, modules, OptimisticAdam(0.01), draw, loss, repeats, after_step)
+
+    def run(self, *callbacks, log_every=5, measure=dict):
+        train(self.training, engine=Eager("cpu"), callbacks=callbacks, log_every=log_every, measure=measure)
+        return self
+
+    def state(self):
+        return [t for m in (self.x, self.y, self.norm, self.averaging.module) for t in m.state_dict().values()]
+
+
+def same(a: Game, b: Game) -> bool:
+    return all(torch.equal(s, t) for s, t in zip(a.state(), b.state(), strict=True))
+
+
+def test_players_take_turns_with_their_repeats():
+    game = Game(steps=4).run()
+    assert "".join(game.calls) == "yx" + "yyx" + "yyyx" + "yx"
+
+
+def test_the_same_run_twice_is_the_same_bit_for_bit():
+    assert same(Game().run(), Game().run())
+    assert not same(Game().run(), Game(steps=39).run())
+
+
+class Killed(Exception):
+    """Stands for a process that dies."""
+
+
+@pytest.mark.parametrize("moments", [(0,), (3,), (5, 9, 12), (1, 2, 3, 4, 33)])
+def test_a_run_killed_at_any_moment_goes_on_to_the_same_result(moments, tmp_path):
+    history = None
+    for moment in [*moments, None]:
+        game, history = Game(), History(tmp_path / "history.jsonl")
+        checkpoint = Checkpoint(tmp_path, every_seconds=0)
+        checkpoint.companions = (history,)
+        load_checkpoint(tmp_path, game.training, checkpoint.companions)
+        counter = itertools.count()
+
+        def die(training, record, counter=counter, moment=moment):
+            if next(counter) == moment:
+                raise Killed
+
+        try:
+            game.run(history, checkpoint, die, log_every=1)
+        except Killed:
+            continue
+    whole = Game().run()
+    assert same(game, whole)
+    assert [record["step"] for record in history.records] == list(range(41))
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 41
+
+
+def test_ctrl_c_saves_between_steps_and_goes_on_to_the_same_result(tmp_path):
+    def press(training, record):
+        if training.step == 15:
+            signal.raise_signal(signal.SIGINT)
+
+    game = Game()
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 15 of 40"):
+        game.run(press, Checkpoint(tmp_path, every_seconds=1e9))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    again = Game()
+    assert load_checkpoint(tmp_path, again.training, ())
+    assert again.training.step == 15
+    assert same(again.run(), Game().run())
+
+
+def test_resuming_for_another_length_is_refused(tmp_path):
+    Game(steps=10).run(Checkpoint(tmp_path))
+    with pytest.raises(InvalidArgument, match="steps=10"):
+        load_checkpoint(tmp_path, Game(steps=20).training)
+    checkpoint_file(tmp_path).write_bytes(checkpoint_file(tmp_path).read_bytes()[:-3])
+    with pytest.raises(CorruptFile, match="damaged"):
+        load_checkpoint(tmp_path, Game(steps=10).training)
+    assert not load_checkpoint(tmp_path / "nothing", Game().training)
+
+
+def test_divergence_stops_with_the_step_and_keeps_the_last_good_checkpoint(tmp_path):
+    game = Game(explode_at=12)
+    with pytest.raises(Diverged, match=f"at step 12. The last good checkpoint is {checkpoint_file(tmp_path)}") as error:
+        game.run(Divergence(tmp_path), Checkpoint(tmp_path, every_seconds=0))
+    assert error.value.step == 12
+    again = Game()
+    load_checkpoint(tmp_path, again.training)
+    assert again.training.step == 10
+    assert all(torch.isfinite(t).all() for t in again.state())
+    with pytest.raises(Diverged, match="No checkpoint was kept"):
+        Game(explode_at=2).run(Divergence())
+
+
+def test_ctrl_c_does_not_save_a_state_that_is_not_finite(tmp_path):
+    game = Game(explode_at=3).run()
+    Checkpoint(tmp_path).interrupted(game.training)
+    assert not checkpoint_file(tmp_path).exists()
+
+
+def test_the_average_is_the_exponential_average():
+    layer = nn.Linear(1, 1, bias=False)
+    averaging = Averaging(layer, 0.75)
+    values, expected = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0], None
+    for t, value in enumerate(values, start=1):
+        nn.init.constant_(layer.weight, value)
+        averaging()
+        weight = max(0.25, 1 / t)
+        expected = value if expected is None else (1 - weight) * expected + weight * value
+    assert float(averaging.module.weight.detach()) == pytest.approx(expected)
+
+
+def test_buffers_are_copied_into_the_average():
+    game = Game().run()
+    assert torch.equal(game.averaging.module[1].running_mean, game.norm.running_mean)
+    assert game.norm.running_mean.abs().sum() > 0
+
+
+def test_players_must_not_share_parameters():
+    layer = nn.Linear(1, 1)
+    players = [Player(n, (layer,), OptimisticAdam(), Draw(), lambda b: b, lambda s: 1, lambda: None) for n in "ab"]
+    with pytest.raises(InvalidArgument, match="'a' and 'b' share"):
+        Training(players, 1)
+
+
+def test_plateau_stops_and_starts_afresh():
+    values = itertools.chain([5.0, 4.0, 3.0], itertools.repeat(2.99))
+    stop = StopOnPlateau(patience=3)
+    game = Game().run(stop, measure=lambda: {"marginal_error": next(values)})
+    assert game.training.step == 25
+    assert "marginal_error has not improved for 3 logs" in game.training.stop_reason
+    fresh = itertools.count(100, -1)
+    assert Game().run(stop, measure=lambda: {"marginal_error": float(next(fresh))}).training.step == 40
+    with pytest.raises(InvalidArgument, match="watches 'marginal_error'"):
+        Game().run(StopOnPlateau())
+
+
+def test_a_stopped_run_stays_stopped_when_resumed(tmp_path):
+    checkpoint = Checkpoint(tmp_path)
+    Game().run(lambda training, record: training.stop("enough") if training.step == 10 else None, checkpoint)
+    again = Game()
+    load_checkpoint(tmp_path, again.training)
+    assert again.run().training.step == 10
+
+
+def test_streams_depend_on_seed_role_rank_and_number_alone():
+    def first(*key):
+        return Stream(Noise(), 4, Key(*key), device=torch.device("cpu"), dtype=torch.float32)
+
+    assert torch.equal(first(0, "a", 0)(), first(0, "a", 0)())
+    for other in ((1, "a", 0), (0, "b", 0), (0, "a", 1)):
+        assert not torch.equal(first(0, "a", 0)(), first(*other)())
+    stream = first(0, "a", 0)
+    batches = [stream() for _ in range(3)]
+    jumped = first(0, "a", 0)
+    jumped.k = 2
+    assert torch.equal(jumped(), batches[2])
+    assert not torch.equal(batches[0], batches[1])
+
+
+def test_progress_shows_what_a_user_waits_for(tmp_path):
+    from rich.console import Console
+
+    file = (tmp_path / "out").open("w")
+    console = Console(file=file, force_terminal=True, width=150)
+    Game().run(Progress(console), measure=lambda: {"cost": 1.25, "marginal_error": 0.5})
+    file.close()
+    text = (tmp_path / "out").read_text()
+    for word in ("40/40", "cost 1.2500", "marginal error 0.5000", "steps/s", "left"):
+        assert word in text
+
+
+def test_tensorboard_gets_the_numbers(tmp_path):
+    Game(steps=5).run(TensorBoard(tmp_path), measure=lambda: {"cost": 1.0})
+    assert list(tmp_path.glob("events*"))
+
+
+def test_threads_are_put_back():
+    torch.set_num_threads(2)
+    seen = []
+    Game(steps=1).run(lambda training, record: seen.append(torch.get_num_threads()))
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
+
+
+def test_devices():
+    assert choose_device("cpu").type == "cpu"
+    for name in ("cuda:99", "toaster"):
+        with pytest.raises(InvalidArgument, match=f"no device '{name}' here. Available: auto, cpu"):
+            choose_device(name)

@@ -1,0 +1,73 @@
+"""Optimisers against torch's own, and against the game that they are for."""
+
+import pytest
+import torch
+from torch import nn
+
+from torchspot.errors import InvalidArgument
+from torchspot.training.optimizers import Adam, FlatParameters, OptimisticAdam
+from torchspot.training.schedules import Constant, Cosine
+
+
+def test_adam_is_torchs_adam():
+    mine, theirs = (torch.nn.Linear(3, 2, dtype=torch.float64) for _ in range(2))
+    theirs.load_state_dict(mine.state_dict())
+    flat = FlatParameters([mine])
+    rule = Adam(learning_rate=0.01, betas=(0.5, 0.9))
+    memory = rule.init(flat.vector)
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.5, 0.9))
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for _ in range(25):
+        gradient = flat.gradient(mine(x).square().mean())
+        with torch.no_grad():
+            flat.vector.sub_(0.01 * rule.direction(gradient, memory))
+        reference.zero_grad()
+        theirs(x).square().mean().backward()
+        reference.step()
+    for a, b in zip(mine.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("rule", "converges"), [(Adam, False), (OptimisticAdam, True)])
+def test_optimism_turns_the_cycle_of_a_bilinear_game_into_convergence(rule, converges):
+    """min_x max_y x y: simultaneous steps circle around (0, 0)."""
+    rule = rule(betas=(0.0, 0.9))
+    players = torch.tensor([[1.0], [1.0]])
+    memories = [rule.init(player) for player in players]
+    for _ in range(1000):
+        x, y = players.clone()
+        players[0] -= 0.03 * rule.direction(y, memories[0])
+        players[1] -= 0.03 * rule.direction(-x, memories[1])
+    assert (float(players.norm()) < 0.1) == converges
+
+
+def test_flat_parameters_are_views():
+    layer = nn.Linear(2, 2)
+    before = [p.detach().clone() for p in layer.parameters()]
+    flat = FlatParameters([layer, layer])
+    assert flat.vector.numel() == 6
+    for p, old in zip(layer.parameters(), before, strict=True):
+        assert torch.equal(p, old)
+    flat.vector.zero_()
+    assert all(not p.any() for p in layer.parameters())
+
+
+def test_a_parameter_that_the_loss_does_not_see_gets_zero():
+    layer = nn.Linear(2, 2)
+    gradient = FlatParameters([layer]).gradient(layer.weight.sum())
+    assert gradient.tolist() == [1, 1, 1, 1, 0, 0]
+
+
+def test_nothing_to_train_is_an_error():
+    with pytest.raises(InvalidArgument, match="no parameters"):
+        FlatParameters([nn.ReLU()])
+    with pytest.raises(InvalidArgument, match="above 0"):
+        Adam(learning_rate=0)
+    with pytest.raises(InvalidArgument, match="above 0"):
+        OptimisticAdam(learning_rate=-1)
+
+
+def test_schedules():
+    progress = torch.tensor([0.0, 0.25, 0.5, 1.0])
+    assert torch.allclose(torch.stack([Cosine()(p) for p in progress]), torch.tensor([1, 0.8535534, 0.5, 0]), atol=1e-6)
+    assert all(float(Constant()(p)) == 1 for p in progress)
