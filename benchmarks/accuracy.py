@@ -14,8 +14,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import problems
-
 from torchspot import SPOT, costs, engines, evaluation
 from torchspot.exact import emd
 
@@ -63,7 +62,7 @@ def cases() -> dict[str, Case]:
     }
 
 
-def run(name: str, seed: int, truth: float, n: int, steps: int | None, device: str) -> dict[str, Any]:
+def run(name: str, seed: int, n: int, steps: int | None, device: str) -> dict[str, Any]:
     """One fit with defaults, and everything that is reported of it."""
     torch.set_num_threads(1)
     case = cases()[name]
@@ -83,9 +82,7 @@ def run(name: str, seed: int, truth: float, n: int, steps: int | None, device: s
         },
         "seed": seed,
         "value": spot.distance_.value,
-        "truth": truth,
-        "error": spot.distance_.value / truth - 1,
-        "error_at_step_0": spot.history_[0]["cost"] / truth - 1,
+        "value_at_step_0": spot.history_[0]["cost"],
         "monte_carlo_error": spot.distance_.monte_carlo_error,
         "marginals": audited.as_dict()["marginals"],
         "seconds": round(seconds, 1),
@@ -96,15 +93,18 @@ def run(name: str, seed: int, truth: float, n: int, steps: int | None, device: s
     return row
 
 
-def truths(names: list[str], points: int) -> Iterator[tuple[str, float]]:
+def truth(name: str, points: int) -> float:
     """The known value, or exact EMD between fresh points."""
-    for name in names:
-        case = cases()[name]
-        if case.truth is not None:
-            yield name, case.truth
-        else:
-            x, y = (torch.from_numpy(a) for a in case.draw(points, 10**6))
-            yield name, emd(case.cost, x, y)
+    case = cases()[name]
+    if case.truth is not None:
+        return case.truth
+    x, y = (torch.from_numpy(a) for a in case.draw(points, 10**6))
+    return emd(case.cost, x, y)
+
+
+def judged(row: dict[str, Any], value: float) -> dict[str, Any]:
+    errors = {"error": row["value"] / value - 1, "error_at_step_0": row["value_at_step_0"] / value - 1}
+    return row | {"truth": value} | errors
 
 
 def provenance() -> dict[str, str]:
@@ -113,9 +113,7 @@ def provenance() -> dict[str, str]:
 
 
 def summary(rows: list[dict[str, Any]]) -> None:
-    print(
-        f"\n{'problem':22s} {'seeds':>5s} {'mean':>7s} {'worst':>7s} {'goal':>6s} {'step 0':>7s} {'SW2/floor':>9s} {'s':>5s}"
-    )
+    print(f"\n{'problem':22s} {'seeds':>5s} {'mean':>7s} {'worst':>7s} {'goal':>6s} {'step 0':>7s} {'SW2/floor':>9s}")
     for name, case in cases().items():
         mine = [row for row in rows if row["setting"]["problem"] == name]
         if not mine:
@@ -123,11 +121,8 @@ def summary(rows: list[dict[str, Any]]) -> None:
         errors = [abs(row["error"]) for row in mine]
         start = statistics.mean(abs(row["error_at_step_0"]) for row in mine)
         ratio = max(marginal["ratio"] for row in mine for marginal in row["marginals"])
-        seconds = statistics.mean(row["seconds"] for row in mine)
-        print(
-            f"{name:22s} {len(mine):5d} {statistics.mean(errors):7.2%} {max(errors):7.2%} {case.target:6.1%} {start:7.1%} "
-            f"{ratio:9.2f} {seconds:5.0f}"
-        )
+        means = f"{statistics.mean(errors):7.2%} {max(errors):7.2%} {case.target:6.1%} {start:7.1%}"
+        print(f"{name:22s} {len(mine):5d} {means} {ratio:9.2f}")
 
 
 def main() -> None:
@@ -141,22 +136,20 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few steps on little data, to see that it runs")
     arguments = parser.parse_args()
     n, steps, points = (2000, 20, 200) if arguments.quick else (N, None, EMD_POINTS)
-    known = dict(truths(arguments.only, points))
-    tasks = [
-        (name, seed, known[name], n, steps, arguments.device)
-        for name in arguments.only
-        for seed in range(min(arguments.seeds, cases()[name].most_seeds))
-    ]
     facts = provenance() | {"hardware": arguments.hardware}
-    rows = []
+    rows: list[dict[str, Any]] = []
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(arguments.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for row in pool.map(run, *zip(*tasks, strict=True)):
-            rows.append(row | facts)
+        known = {name: pool.submit(truth, name, points) for name in arguments.only}
+        runs = [
+            pool.submit(run, name, seed, n, steps, arguments.device)
+            for name in arguments.only
+            for seed in range(min(arguments.seeds, cases()[name].most_seeds))
+        ]
+        for done in as_completed(runs):
+            rows.append(judged(done.result(), known[done.result()["setting"]["problem"]].result()) | facts)
             arguments.out.write_text("".join(json.dumps(r) + "\n" for r in rows))
-            print(
-                f"{row['setting']['problem']} seed {row['seed']}: {row['error']:+.2%} in {row['seconds']} s", flush=True
-            )
+            print("{setting[problem]} seed {seed}: {error:+.2%} in {seconds} s".format(**rows[-1]), flush=True)
     summary(rows)
 
 

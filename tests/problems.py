@@ -30,7 +30,7 @@ def stretch(n: int, *, dim: int, low: float = 1.0, high: float = 3.0, seed: int 
 def three_gaussians(n: int, *, seed: int = 0) -> Known:
     """Three Gaussians in the plane under Σ_{i<j} ‖x_i − x_j‖², with the closed form of `multi_bures`."""
     rng = np.random.default_rng(seed)
-    means = [np.array(m) for m in ([0.0, 0.0], [3.0, 0.0], [0.0, 4.0])]
+    means = [np.array(m) for m in ([0.0, 0.0], [1.0, 0.0], [0.0, 1.5])]
     roots = [np.eye(2), np.array([[1.5, 0.5], [0.5, 0.8]]), np.diag([0.5, 1.2])]
     xs = tuple(m + rng.normal(size=(n, 2)) @ root.T for m, root in zip(means, roots, strict=True))
     return Known(xs, multi_bures(means, [root @ root.T for root in roots]))

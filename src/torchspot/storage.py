@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from torchspot.errors import CorruptFile, InvalidArgument, TorchspotError
@@ -44,9 +44,9 @@ def read(path: Path, kind: str, version: int) -> State:
     if not path.is_file():
         raise InvalidArgument(f"there is no file {path}. Check the path.")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        content = path.read_bytes()
+        tensors = load(content)
+        metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
         body = metadata["torchspot"]
         header = json.loads(body)
         found = header["kind"], header["version"]

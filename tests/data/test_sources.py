@@ -48,7 +48,9 @@ def _csv(tmp_path):
 
 
 def _parquet(tmp_path):
-    pa.parquet.write_table(pa.table({c: VALUES[:, k] for k, c in enumerate("abc")}), tmp_path / "x.parquet", row_group_size=64)
+    pa.parquet.write_table(
+        pa.table({c: VALUES[:, k] for k, c in enumerate("abc")}), tmp_path / "x.parquet", row_group_size=64
+    )
     return tmp_path / "x.parquet"
 
 
@@ -224,7 +226,7 @@ def test_pictures_that_do_not_fit_are_named(tmp_path):
 def test_a_full_disk_is_said_before_anything_is_written(tmp_path, monkeypatch):
     path = _parquet(tmp_path)
     monkeypatch.setattr("torchspot.data.parquet.free_space", lambda folder: 100)
-    with pytest.raises(TorchspotError, match="not enough disk space .* TORCHSPOT_CACHE"):
+    with pytest.raises(TorchspotError, match=r"not enough disk space .* TORCHSPOT_CACHE"):
         as_sampler(path)
     assert not list((tmp_path / "cache").iterdir())
 

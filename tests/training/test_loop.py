@@ -36,7 +36,10 @@ class Game:
         self.averaging = Averaging(nn.Sequential(self.x, self.norm), 0.9)
         self.calls = []
         self.explode_at = explode_at
-        players = [self._player("y", (self.y,), -1, repeats, lambda: None), self._player("x", (self.averaging.source,), 1, lambda step: 1, self.averaging)]
+        players = [
+            self._player("y", (self.y,), -1, repeats, lambda: None),
+            self._player("x", (self.averaging.source,), 1, lambda step: 1, self.averaging),
+        ]
         self.training = Training(players, steps)
 
     def _player(self, name, modules, sign, repeats, after_step):

@@ -48,6 +48,8 @@ class Preset:
     """Hidden layers of each network of the generator."""
     critic_depth: int
     """Hidden layers of each critic."""
+    aligned: bool
+    """Whether the networks of the generator start with equal weights."""
     batch_size: int | None
     """Samples a step; None takes it from the data's dimension."""
     steps: int | None
@@ -84,6 +86,7 @@ def default(learning_rate: float = 2e-3) -> Preset:
         width=None,
         generator_depth=3,
         critic_depth=3,
+        aligned=True,
         batch_size=None,
         steps=None,
     )
@@ -107,6 +110,7 @@ def paper(learning_rate: float = 1e-3) -> Preset:
         width=8,
         generator_depth=2,
         critic_depth=1,
+        aligned=False,
         batch_size=100,
         steps=20_000,
     )

@@ -228,7 +228,9 @@ def _marginal_weights(spot: SPOT, preset: Preset, problem: Problem) -> MarginalW
 
 def _networks(spot: SPOT, preset: Preset, shapes: Shapes, width: int) -> tuple[nn.Module, nn.Module]:
     """The user's networks, or the preset's, with weights drawn from the seed."""
-    generator_builder = separate(width, preset.generator_depth) if spot.generator is None else spot.generator
+    generator_builder = (
+        separate(width, preset.generator_depth, preset.aligned) if spot.generator is None else spot.generator
+    )
     critics_builder = mlp_critics(width, preset.critic_depth, preset.control) if spot.critics is None else spot.critics
     network = _build(generator_builder, shapes, Key(spot.seed, "generator weights"))
     _check_generator(network, shapes)

@@ -38,12 +38,21 @@ class Shapes:
 
 
 class SeparateGenerator(nn.Module):
-    """G_i(z): one network for each marginal, sharing nothing but z (section 5.1 of the paper)."""
+    """G_i(z): one network for each marginal, sharing nothing but z (section 5.1 of the paper).
 
-    def __init__(self, shapes: Shapes, *, width: int, depth: int, rng: torch.Generator) -> None:
+    Aligned networks start with equal weights, so that the marginals start out coupled point by point and not each
+    turned its own way: from such a coupling training seldom finds back.
+    """
+
+    def __init__(self, shapes: Shapes, *, width: int, depth: int, aligned: bool, rng: torch.Generator) -> None:
         super().__init__()
         self.shapes, self.width, self.depth = shapes, width, depth
-        self.networks = nn.ModuleList(mlp([shapes.latent, *[width] * depth, size], rng) for size in shapes.sizes)
+        start = rng.get_state()
+        self.networks = nn.ModuleList()
+        for size in shapes.sizes:
+            if aligned:
+                rng.set_state(start)
+            self.networks.append(mlp([shapes.latent, *[width] * depth, size], rng))
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
         return tuple(
@@ -73,9 +82,11 @@ class separate:  # noqa: N801
 
     width: int = 64
     depth: int = 2
+    aligned: bool = True
+    """Whether all networks start with equal weights; the paper's start apart."""
 
     def __call__(self, shapes: Shapes, rng: torch.Generator) -> SeparateGenerator:
-        return SeparateGenerator(shapes, width=self.width, depth=self.depth, rng=rng)
+        return SeparateGenerator(shapes, width=self.width, depth=self.depth, aligned=self.aligned, rng=rng)
 
 
 @dataclass(frozen=True)

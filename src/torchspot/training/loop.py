@@ -205,9 +205,9 @@ def train(
     measure: Callable[[], Record] = dict,
     log_every: int = 100,
 ) -> None:
-    """Runs the game to its end, from wherever it stands; measures and calls back at step 0 and every `log_every` steps.
+    """Runs the game to its end, from wherever it stands; measures and calls back every `log_every` steps, 0 included.
 
-    Ctrl-C ends it between two steps: callbacks may save, then KeyboardInterrupt is raised. A second one ends it where it is.
+    Ctrl-C ends it between two steps: callbacks may save, then KeyboardInterrupt is raised. A second one is not held up.
     """
     turns = [(turn.player.repeats, engine.prepare(turn.step)) for turn in training.turns]
     started = time.perf_counter() - training.seconds

@@ -1,0 +1,80 @@
+"""The two losses against the formula, and η from the cost."""
+
+import numpy as np
+import pytest
+import torch
+
+from torchspot import costs
+from torchspot.networks.critics import CriticsInDataUnits, mlp_critics
+from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
+from torchspot.objectives import Transport, marginal_weights
+
+
+def game(cost=costs.squared_euclidean, m: int = 2) -> tuple[Transport, tuple[torch.Tensor, ...]]:
+    rng = torch.Generator().manual_seed(0)
+    shapes = Shapes(2, ((2,),) * m)
+    units = Units(tuple(torch.randn(2, generator=rng) for _ in range(m)), 1.7)
+    objective = Transport(
+        InDataUnits(separate(8, 2)(shapes, rng), units),
+        CriticsInDataUnits(mlp_critics(8, 2)(shapes, rng), units),
+        cost,
+        tuple(2.0 + k for k in range(m)),
+    )
+    return objective, tuple(torch.randn(50, 2, generator=rng) for _ in range(m + 1))
+
+
+@pytest.mark.parametrize("m", [2, 3])
+def test_the_losses_are_the_two_sides_of_the_objective(m):
+    objective, batch = game(costs.sum_over_pairs(costs.squared_euclidean), m)
+    z, *xs = batch
+    generated = objective.generator(z)
+    fake, real = objective.critics(generated), objective.critics(tuple(xs))
+    gaps = [f.mean() - r.mean() for f, r in zip(fake, real, strict=True)]
+    assert torch.allclose(objective.critic_loss(batch), -sum(gaps), atol=1e-5)
+    pull = sum(eta * f.mean() for eta, f in zip(objective.eta, fake, strict=True))
+    cost = objective.cost(*generated).mean()
+    assert torch.allclose(objective.generator_loss((z,)), cost + pull, atol=1e-5)
+    expected = sum(eta * gap for eta, gap in zip(objective.eta, gaps, strict=True))
+    assert torch.allclose(objective.gap(generated, tuple(xs)), expected, atol=1e-5)
+
+
+def test_losses_are_deterministic_and_each_player_gets_a_gradient():
+    objective, batch = game()
+    assert torch.equal(objective.critic_loss(batch), objective.critic_loss(batch))
+    for loss, module in (
+        (objective.critic_loss(batch), objective.critics),
+        (objective.generator_loss(batch[:1]), objective.generator),
+    ):
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        for (name, _), gradient in zip(module.named_parameters(), gradients, strict=True):
+            last_bias = name.endswith("6.bias") or name.endswith("4.bias")
+            assert gradient.abs().sum() > 0 or (module is objective.critics and last_bias), name
+
+
+def normal(n: int, mean: float, seed: int) -> torch.Tensor:
+    return torch.randn(n, 2, generator=torch.Generator().manual_seed(seed)) + torch.tensor([mean, 0.0])
+
+
+def test_a_known_constant_is_used():
+    weights = marginal_weights(costs.p_norm(1), (normal(100, 0, 0), normal(100, 5, 1)))
+    assert weights.source == "known"
+    assert weights.eta == pytest.approx((2 * 2**0.5,) * 2)
+    three = marginal_weights(costs.sum_over_pairs(costs.euclidean), tuple(normal(100, 0, k) for k in range(3)))
+    assert three.lipschitz == (2, 2, 2)
+
+
+def test_an_unknown_constant_is_estimated_over_an_optimal_matching():
+    """Squared cost between Gaussians 5 apart: the optimal displacement is 5 everywhere, so ‖∇c‖ is near 10."""
+    weights = marginal_weights(costs.squared_euclidean, (normal(2000, 0, 0), normal(2000, 5, 1)))
+    assert weights.source == "estimated"
+    assert weights.lipschitz == pytest.approx((10, 10), rel=0.2)
+    assert weights.eta == pytest.approx(tuple(2 * value for value in weights.lipschitz))
+    apart = np.quantile((2 * (normal(2000, 0, 0) - normal(2000, 5, 1))).norm(dim=1), 0.99)
+    assert weights.lipschitz[0] < 0.9 * apart
+
+
+def test_more_marginals_are_estimated_over_random_tuples():
+    xs = (normal(500, 0, 0), normal(500, 3, 1), normal(500, 6, 2))
+    weights = marginal_weights(costs.sum_over_pairs(costs.squared_euclidean), xs)
+    assert len(weights.eta) == 3
+    assert weights.lipschitz[0] > weights.lipschitz[1]

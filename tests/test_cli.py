@@ -1,0 +1,237 @@
+"""The command line as a user meets it: output, files, exit codes, killing and going on."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+
+import torchspot
+from problems import two_gaussians
+from torchspot import cli, storage
+from torchspot.training.checkpoint import checkpoint_file
+
+
+@pytest.fixture
+def files(tmp_path):
+    names = []
+    for name, x in zip("ab", two_gaussians(2000).xs, strict=True):
+        np.save(tmp_path / f"{name}.npy", x)
+        names.append(str(tmp_path / f"{name}.npy"))
+    return names
+
+
+def run(monkeypatch, capsys, *arguments) -> tuple[int, str]:
+    """Exit code and all output of `torchspot …`, in this process."""
+    monkeypatch.setattr(sys, "argv", ["torchspot", *map(str, arguments)])
+    monkeypatch.setattr(cli.console, "width", 150)
+    monkeypatch.setattr(cli.problems, "width", 150)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+        sys.exit(0)
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out + captured.err
+
+
+def test_fit_sample_evaluate(files, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    code, text = run(
+        monkeypatch, capsys, "fit", *files, "--cost", "squared_euclidean", "--out", out, "--steps", 40, "--batch", 64
+    )
+    assert code == 0, text
+    for word in (
+        "expected cost (squared_euclidean)",
+        "noise floor",
+        "held-out rows",
+        "estimated",
+        "steps/s",
+        "pairs.png",
+    ):
+        assert word in text
+    assert {f.name for f in out.iterdir()} == {
+        "run.json",
+        "plan.safetensors",
+        "checkpoint.safetensors",
+        "history.jsonl",
+        "pairs.png",
+        "convergence.png",
+    }
+    history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in history] == list(range(0, 41, 2))
+    assert {"cost", "objective", "marginal_error", "seconds"} <= set(history[0])
+
+    pairs = tmp_path / "pairs"
+    for suffix in (".npz", ".parquet", ".csv"):
+        code, text = run(monkeypatch, capsys, "sample", out, "-n", 50, "--seed", 1, "--out", pairs.with_suffix(suffix))
+        assert code == 0, text
+    arrays = np.load(pairs.with_suffix(".npz"))
+    expected = torchspot.load(out).sample(50, seed=1)
+    assert np.array_equal(arrays["x2"], expected[1].numpy())
+    table = pyarrow.parquet.read_table(pairs.with_suffix(".parquet"))
+    assert table.column_names == ["x1_0", "x1_1", "x2_0", "x2_1"]
+    assert np.array_equal(table["x2_1"].to_numpy(), arrays["x2"][:, 1])
+    assert pyarrow.csv.read_csv(pairs.with_suffix(".csv")).num_rows == 50
+
+    code, text = run(monkeypatch, capsys, "evaluate", out, *files)
+    assert code == 0, text
+    judged = json.loads((out / "evaluation.json").read_text())
+    assert judged["marginals"][0]["held_out"]
+    assert judged["cost"]["value"] == pytest.approx(torchspot.load(out).expected_cost().value)
+
+
+def test_three_data_sets_and_a_p_norm(files, tmp_path, monkeypatch, capsys):
+    code, text = run(
+        monkeypatch, capsys, "fit", *files, files[0], "--cost", "p_norm:1", "--out", tmp_path / "r", "--steps", 3
+    )
+    assert code == 0, text
+    assert "sum_over_pairs(p_norm(1))" in text
+
+
+def test_demo(tmp_path, monkeypatch, capsys):
+    for _ in range(2):
+        code, text = run(monkeypatch, capsys, "demo", "--out", tmp_path / "demo", "--n", 1000, "--steps", 20)
+        assert code == 0, text
+        assert "true value" in text
+    assert (tmp_path / "demo" / "convergence.png").exists()
+
+
+BAD = {
+    "an unknown cost": (
+        ["fit", "A", "B", "--out", "OUT", "--cost", "manhattan"],
+        "no cost 'manhattan'. Choose one of: euclidean",
+    ),
+    "a cost that is no norm": (["fit", "A", "B", "--out", "OUT", "--cost", "p_norm:x"], "p_norm needs a number"),
+    "an unknown preset": (
+        ["fit", "A", "B", "--out", "OUT", "--preset", "best"],
+        "no preset 'best'. Choose one of: default, paper",
+    ),
+    "no such device": (["fit", "A", "B", "--out", "OUT", "--device", "cuda:9"], "no device 'cuda:9' here"),
+    "no such file": (["fit", "A", "missing.npy", "--out", "OUT"], "no file or folder missing.npy"),
+    "a type of file that cannot be written": (
+        ["sample", "RUN", "--out", "pairs.docx"],
+        "Choose one of: .npz, .parquet, .csv",
+    ),
+    "no run": (["evaluate", "nowhere", "A", "B"], "there is no file nowhere/plan.safetensors"),
+    "no output folder": (["fit", "A", "B"], "Missing option"),
+    "an unknown option": (["fit", "A", "B", "--out", "OUT", "--epochs", "3"], "No such option"),
+    "a taken folder": (["fit", "A", "B", "--out", "TAKEN"], "already holds other files"),
+    "nothing to resume": (["fit", "A", "B", "--out", "TAKEN", "--resume"], "no run to resume"),
+    "a file for a folder": (["fit", "A", "B", "--out", "A"], "is a file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_exits_with_2_and_says_why(name, files, tmp_path, monkeypatch, capsys):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").write_text("mine")
+    names = {"A": files[0], "B": files[1], "OUT": tmp_path / "out", "TAKEN": tmp_path / "taken", "RUN": tmp_path}
+    arguments, message = BAD[name]
+    code, text = run(monkeypatch, capsys, *(names.get(a, a) for a in arguments))
+    assert code == 2
+    assert message in " ".join(text.split())
+    assert (tmp_path / "taken" / "notes.txt").read_text() == "mine"
+
+
+def test_another_run_is_not_overwritten_or_mixed_up(files, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    fit = ["fit", *files, "--out", out, "--steps", 4]
+    assert run(monkeypatch, capsys, *fit)[0] == 0
+    before = (out / "plan.safetensors").read_bytes()
+    code, text = run(monkeypatch, capsys, *fit)
+    assert code == 2
+    assert "already holds another run" in text
+    code, text = run(monkeypatch, capsys, *fit, "--seed", 5, "--resume")
+    assert code == 2
+    assert "was begun with seed = 0, not 5" in text
+    assert (out / "plan.safetensors").read_bytes() == before
+    assert run(monkeypatch, capsys, *fit, "--resume")[0] == 0
+
+
+def test_a_damaged_plan_exits_with_1(files, tmp_path, monkeypatch, capsys):
+    (tmp_path / "plan.safetensors").write_bytes(b"not a plan")
+    code, text = run(monkeypatch, capsys, "evaluate", tmp_path, *files)
+    assert code == 1
+    assert "damaged or was not written by torchspot" in text
+
+
+def test_too_little_disk_exits_with_1(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(storage, "free_space", lambda folder: 10)
+    code, text = run(monkeypatch, capsys, "fit", *files, "--out", tmp_path / "run", "--steps", 4)
+    assert code == 1
+    assert "not enough disk space" in text
+
+
+def test_help_has_examples(monkeypatch, capsys):
+    for command in ("fit", "sample", "evaluate"):
+        code, text = run(monkeypatch, capsys, command, "--help")
+        assert code == 0
+        assert f"torchspot {command}" in text
+        assert "Example:" in text
+
+
+def start(files: list[str], out: Path, *more: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "torchspot", "fit", *files, "--out", str(out), "--steps", "300", "--batch", "64"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, "--checkpoint-every", "0", *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+
+
+def wait_for_step(out: Path, step: int) -> None:
+    """Until the run has saved a state at this step or later."""
+    for _ in range(1200):
+        if checkpoint_file(out).exists():
+            saved = storage.read(checkpoint_file(out), "checkpoint", 1)["training"]["step"]
+            if saved >= step:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the run saved nothing for a minute")
+
+
+def test_killed_or_stopped_at_any_moment_it_goes_on_to_the_same_plan(files, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    reference = start(files, whole)
+    moments = random.Random(time.time_ns())
+    killed = start(files, broken)
+    wait_for_step(broken, moments.randrange(0, 60))
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    again = start(files, broken, "--resume")
+    wait_for_step(broken, moments.randrange(75, 140))
+    time.sleep(moments.random() * 0.3)
+    again.send_signal(signal.SIGKILL)
+    again.communicate()
+    stopped = start(files, broken, "--resume")
+    wait_for_step(broken, moments.randrange(150, 200))
+    stopped.send_signal(signal.SIGINT)
+    text, _ = stopped.communicate()
+    assert stopped.returncode == 1, text
+    assert "Everything so far is saved" in text
+    assert "--resume" in text
+    assert "Traceback" not in text
+    last = start(files, broken, "--resume")
+    text, _ = last.communicate()
+    assert last.returncode == 0, text
+    assert reference.communicate() is not None
+    assert reference.returncode == 0
+    one, other = (torchspot.load(folder) for folder in (whole, broken))
+    assert one.facts == other.facts
+    for a, b in zip(one.generator.parameters(), other.generator.parameters(), strict=True):
+        assert torch.equal(a, b)
+    histories = [[json.loads(line)["cost"] for line in (f / "history.jsonl").open()] for f in (whole, broken)]
+    assert histories[0] == histories[1]
+    leftovers = [f.name for f in broken.iterdir() if not f.name.startswith(".")]
+    assert sorted(leftovers) == sorted(f.name for f in whole.iterdir())

@@ -1,0 +1,32 @@
+"""Exact transport against sorting, and one against the other."""
+
+import numpy as np
+import pytest
+import torch
+
+from torchspot import costs, exact
+from torchspot.errors import TorchspotError
+
+
+def points(seed: int, dim: int = 1) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(60, dim)))
+
+
+def test_in_one_dimension_both_are_sorting():
+    x, y = points(0), 2 * points(1) + 1
+    sorted_cost = float((x.sort(0).values - y.sort(0).values).square().mean())
+    assert exact.emd(costs.squared_euclidean, x, y) == pytest.approx(sorted_cost)
+    matched = y[exact.matching(costs.squared_euclidean, x, y)]
+    assert float((x - matched).square().mean()) == pytest.approx(sorted_cost)
+
+
+def test_matching_and_emd_agree_in_the_plane():
+    x, y = points(0, 2), points(1, 2) + 3
+    matched = y[exact.matching(costs.euclidean, x, y)]
+    assert exact.emd(costs.euclidean, x, y) == pytest.approx(float(costs.euclidean(x, matched).mean()))
+
+
+def test_without_pot_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ot", None)
+    with pytest.raises(TorchspotError, match=r"pip install 'torchspot\[exact\]'"):
+        exact.emd(costs.euclidean, points(0), points(1))

@@ -1,0 +1,28 @@
+"""Pictures are drawn and hold what they should; the eye judges the rest."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from torchspot.errors import InvalidArgument
+from torchspot.plots import plot_convergence, plot_pairs
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_pairs(dim, tmp_path):
+    x = torch.randn(50, dim, generator=torch.Generator().manual_seed(0))
+    file = plot_pairs((x, x + 3, x - 3), tmp_path / "new" / "pairs.png", data=(x, x + 3), title="t")
+    with Image.open(file) as image:
+        assert (np.asarray(image.convert("L")) < 60).sum() > 500
+    with pytest.raises(InvalidArgument, match="two or more batches"):
+        plot_pairs((x,), tmp_path / "pairs.png")
+
+
+def test_convergence(tmp_path):
+    history = [
+        {"step": k, "cost": 5 + 1 / (k + 1), "objective": 5.0, "marginal_error": 0.1, "marginal_error_1": 0.1}
+        for k in range(10)
+    ]
+    with Image.open(plot_convergence(history, tmp_path / "c.png", truth=5.0)) as image:
+        assert image.size[0] > 500
