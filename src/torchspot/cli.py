@@ -255,6 +255,8 @@ def _claim(out: Path, options: dict[str, Any], resume: bool) -> None:
                 f"the run in {out} was begun with {name} = {before.get(name)!r}, not {options.get(name)!r}. "
                 "Resume with the same options, or start a new run in another folder."
             )
+        for half_written in out.glob(".*.part"):
+            half_written.unlink()
         return
     if taken:
         raise InvalidArgument(f"{out} holds files but no run to resume. Give another folder with --out.")

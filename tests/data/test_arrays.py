@@ -75,6 +75,11 @@ def test_judges_are_the_held_out_rows():
     assert len(everything.unique()) == 1000
 
 
+def test_few_rows_are_judged_as_a_law():
+    judges = Rows(numbered(3)).judges(np.empty(0, dtype=np.int64), 3000, generator(Key(0, "j")))
+    assert np.bincount(judges.long().flatten()).min() > 900
+
+
 def test_weighted_judges_have_the_weights():
     weights = np.concatenate([np.zeros(500), np.ones(500)])
     rows = as_sampler(numbered(1000), weights=weights)

@@ -186,6 +186,19 @@ def test_nan_far_into_a_large_file_is_found(tmp_path):
         as_sampler(tmp_path / "x.npy")
 
 
+def test_a_csv_without_header_loses_no_row(tmp_path):
+    (tmp_path / "x.csv").write_text("1,2\n3,4\n5,6\n")
+    assert as_sampler(tmp_path / "x.csv").values.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_odd_kinds_of_numbers():
+    for kind in (np.int32, np.uint8, np.float16, np.longdouble, bool, ">f8"):
+        values = (VALUES > 0).astype(kind)
+        assert torch.equal(as_sampler(values).draw(9, rng()).double(), as_sampler(values.astype(float)).draw(9, rng()))
+    learned = torch.from_numpy(VALUES).clone().requires_grad_()
+    assert not as_sampler(learned).draw(3, rng()).requires_grad
+
+
 def test_bad_files_are_named(tmp_path):
     (tmp_path / "x.txt").write_text("1 2")
     with pytest.raises(InvalidArgument, match=r"x\.txt is of a type .* Use \.npy"):

@@ -75,14 +75,17 @@ def test_a_mixture_against_exact_transport():
     assert abs(spot.history_[0]["cost"] / truth - 1) > 0.3
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1e3])
+@pytest.mark.parametrize("scale", [1e-3, 1, 1e3])
 def test_results_scale_with_the_data(scale):
+    """Equal at the start to rounding; then rounding drives the games apart, but all end at the truth."""
     x, y = two_gaussians(5000).xs
-    spot = SPOT(steps=150, **SHORT)
-    base = clone(spot).fit(x, y)
-    moved = clone(spot).fit(scale * x + 1e4, scale * y + 1e4)
-    assert moved.distance_.value == pytest.approx(scale * base.distance_.value, rel=0.01)
-    assert moved.history_[-1]["marginal_error"] == pytest.approx(scale * base.history_[-1]["marginal_error"], rel=0.1)
+    base = SPOT(steps=1, **SHORT).fit(x, y)
+    moved = SPOT(steps=300, **SHORT).fit(scale * x + 1e4, scale * y + 1e4)
+    for name, value in base.history_[0].items():
+        if name not in ("step", "seconds"):
+            assert moved.history_[0][name] == pytest.approx(scale * value, rel=1e-4)
+    assert moved.distance_.value == pytest.approx(scale * 5, rel=0.03)
+    assert moved.history_[-1]["marginal_error"] < 0.3 * moved.history_[0]["marginal_error"]
     far = abs(1e4 / scale) > 100
     assert moved.sample(2)[0].dtype == (torch.float64 if far else torch.float32)
 

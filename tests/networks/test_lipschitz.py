@@ -104,3 +104,5 @@ def test_bad_settings():
         Orthogonal(0)
     with pytest.raises(InvalidArgument, match="above 0"):
         Clipping(-1)
+    with pytest.raises(InvalidArgument, match=r"width=7 is odd\. Use width=8"):
+        mlp_critics(7, 2)(Shapes(2, ((2,),)), RNG())

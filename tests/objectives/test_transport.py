@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from torchspot import costs
+from torchspot.errors import InvalidArgument
 from torchspot.networks.critics import CriticsInDataUnits, mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
 from torchspot.objectives import Transport, marginal_weights
@@ -71,6 +72,12 @@ def test_an_unknown_constant_is_estimated_over_an_optimal_matching():
     assert weights.eta == pytest.approx(tuple(2 * value for value in weights.lipschitz))
     apart = np.quantile((2 * (normal(2000, 0, 0) - normal(2000, 5, 1))).norm(dim=1), 0.99)
     assert weights.lipschitz[0] < 0.9 * apart
+
+
+@pytest.mark.parametrize("cost", [lambda x, y: 0 * x.sum(1), lambda x, y: (0 * x).sum(1).sqrt()], ids=["flat", "nan"])
+def test_a_cost_without_a_usable_gradient_asks_for_the_weight(cost):
+    with pytest.raises(InvalidArgument, match=r"marginal_weight=…"):
+        marginal_weights(cost, (normal(50, 0, 0), normal(50, 5, 1)))
 
 
 def test_more_marginals_are_estimated_over_random_tuples():

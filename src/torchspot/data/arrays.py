@@ -68,7 +68,7 @@ class Rows:
         if isinstance(self.values, Tensor):
             rows = self.values[torch.as_tensor(indices, device=self.device)]
         else:
-            rows = torch.from_numpy(np.ascontiguousarray(self.values[np.asarray(indices)]))
+            rows = torch.from_numpy(_native(self.values[np.asarray(indices)]))
         return rows if self.scale == 1 else rows * self.scale
 
     def excluding(self, rows: Indices) -> "Rows":
@@ -76,8 +76,13 @@ class Rows:
         return Rows(self.values, name=self.name, weights=self._weights, scale=self.scale, excluded=rows)
 
     def judges(self, rows: Indices, most: int, generator: torch.Generator) -> Float[Tensor, "batch *shape"]:
-        """At most so many samples of these rows, by weight where there are weights; of all rows if there are none."""
+        """At most so many samples of these rows, by weight where there are weights; of all rows if none are given.
+
+        Fewer than 100 rows are drawn from with replacement: they are the law itself rather than a sample of one.
+        """
         kept = rows if len(rows) else np.arange(len(self))
+        if self._weights is None and len(kept) < _HELD_OUT_FROM:
+            return self.draw(most, generator).double().cpu()
         if self._weights is not None:
             drawn = torch.multinomial(
                 torch.from_numpy(self._weights[kept] + 0.0), most, replacement=True, generator=generator
@@ -90,7 +95,8 @@ class Rows:
         """The same rows on another device; rows mapped from disk, and weighted ones, stay where they are."""
         if device.type == "cpu" or isinstance(self.values, np.memmap) or self._weights is not None:
             return self
-        values = torch.as_tensor(self.values).to(device, dtype)
+        values = torch.as_tensor(self.values).to(device)
+        values = values.to(dtype) if values.is_floating_point() else values
         return Rows(values, name=self.name, scale=self.scale, excluded=self._excluded)
 
     def fingerprint(self) -> str:
@@ -113,7 +119,8 @@ class Rows:
 
     def _draw_indices(self, size: int, generator: torch.Generator) -> Int[Tensor, " batch"]:
         if self._cumulative is not None:
-            target = torch.rand(size, dtype=torch.float64, generator=generator).numpy() * self._cumulative[-1]
+            uniform = torch.rand(size, dtype=torch.float64, generator=generator, device=generator.device)
+            target = uniform.cpu().numpy() * self._cumulative[-1]
             return torch.from_numpy(np.searchsorted(self._cumulative, target, side="right"))
         kept = len(self) - len(self._excluded)
         k = torch.randint(kept, (size,), generator=generator, device=self.device)
@@ -128,6 +135,12 @@ def held_out_rows(rows: Rows, seed: int, role: str) -> HeldOut:
     count = min(int(n * _HELD_OUT_SHARE), _HELD_OUT_MOST) if n >= _HELD_OUT_FROM else 0
     rng = np.random.default_rng(Key(seed, f"held out {role}").at(0))
     return HeldOut(rows.fingerprint(), np.sort(rng.choice(n, size=count, replace=False, shuffle=False)))
+
+
+def _native(rows: np.ndarray) -> np.ndarray:
+    """Contiguous rows of a type that torch takes as it is; others (longer floats, foreign byte order) as float64."""
+    common = rows.dtype.isnative and rows.dtype.itemsize <= 8
+    return np.ascontiguousarray(rows if common else rows.astype(np.float64))
 
 
 def _cumulative(weights: np.ndarray | None, excluded: Indices) -> Float[np.ndarray, " rows"] | None:

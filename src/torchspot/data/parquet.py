@@ -80,19 +80,35 @@ def _chain(first: np.ndarray, others: Iterator[np.ndarray]) -> Iterator[np.ndarr
 
 
 def _row_count(path: Path) -> int:
-    if path.suffix == ".csv":
-        return sum(batch.num_rows for batch in pa.csv.open_csv(path))
+    if path.suffix.lower() == ".csv":
+        return sum(batch.num_rows for batch in _open_csv(path))
     return sum(pa.parquet.ParquetFile(file).metadata.num_rows for file in _files(path))
 
 
 def _batches(path: Path) -> Iterator[np.ndarray]:
-    if path.suffix == ".csv":
-        for batch in pa.csv.open_csv(path):
+    if path.suffix.lower() == ".csv":
+        for batch in _open_csv(path):
             yield table_columns(batch, str(path))
         return
     for file in _files(path):
         for batch in pa.parquet.ParquetFile(file).iter_batches():
             yield table_columns(batch, str(file))
+
+
+def _open_csv(path: Path) -> pa.csv.CSVStreamingReader:
+    """A reader of the file, whose first line is a header unless it holds nothing but numbers."""
+    reader = pa.csv.open_csv(path)
+    if not all(map(_is_number, reader.schema.names)):
+        return reader
+    return pa.csv.open_csv(path, read_options=pa.csv.ReadOptions(autogenerate_column_names=True))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _files(path: Path) -> list[Path]:

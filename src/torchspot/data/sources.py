@@ -157,6 +157,7 @@ def _row_sampler(values: np.ndarray | Tensor, weights: Any, name: str, scale: fl
         raise InvalidArgument(f"{name} has a single sample (shape {tuple(values.shape)}). Pass at least 2, one a row.")
     if 0 in values.shape:
         raise InvalidArgument(f"{name} has no columns (shape {tuple(values.shape)}). Pass at least one.")
+    values = values.detach() if isinstance(values, Tensor) else values
     values = values[:, None] if values.ndim == 1 else values
     rows = Rows(values, name=name, weights=_check_weights(weights, len(values), name), scale=scale)
     rows.check_finite()

@@ -104,14 +104,22 @@ class SPOT(BaseEstimator):
             weights: for each source, one number a row, or None.
             resume: a folder that keeps the state of this run. What is there is continued, bit for bit; an empty or
                 new folder starts a run that can be resumed from it.
+
+        Stopped by Ctrl-C, the estimator keeps the plan as it was learned so far.
         """
         run = _prepare(self, sources, weights, None if resume is None else Path(resume))
         try:
             run.go()
-        finally:
-            self.marginal_weights_ = run.weights
-            self.history_ = run.history.records
-            self.plan_ = run.plan()
+        except KeyboardInterrupt:
+            self._keep(run)
+            raise
+        return self._keep(run)
+
+    def _keep(self, run: "_Run") -> "SPOT":
+        """Sets what was learned."""
+        self.marginal_weights_ = run.weights
+        self.history_ = run.history.records
+        self.plan_ = run.plan()
         self.distance_ = Distance(**vars(self.plan_.expected_cost()))
         return self
 

@@ -8,8 +8,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from torchspot.errors import InvalidArgument
 from torchspot.networks.generators import Shapes, Units
-from torchspot.networks.lipschitz import Control, Layer, Orthogonal, operator_norm
+from torchspot.networks.lipschitz import Control, GroupSort, Layer, Orthogonal, operator_norm
 from torchspot.types import Samples, Values
 
 
@@ -18,6 +19,8 @@ class Critics(nn.Module):
 
     def __init__(self, shapes: Shapes, *, width: int, depth: int, control: Control, rng: torch.Generator) -> None:
         super().__init__()
+        if width % 2 and isinstance(control.activation(), GroupSort):
+            raise InvalidArgument(f"GroupSort sorts units in pairs, and width={width} is odd. Use width={width + 1}.")
         self.networks = nn.ModuleList(_network(size, width, depth, control, rng) for size in shapes.sizes)
 
     def forward(self, us: Samples) -> tuple[Values, ...]:

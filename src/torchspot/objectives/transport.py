@@ -2,6 +2,7 @@
 
 __all__ = ["MarginalWeights", "Transport", "marginal_weights"]
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.costs import known_lipschitz
+from torchspot.errors import InvalidArgument
 from torchspot.exact import matching
 from torchspot.networks.critics import CriticsInDataUnits
 from torchspot.networks.generators import InDataUnits
@@ -73,6 +75,11 @@ def marginal_weights(cost: Cost, xs: Samples) -> MarginalWeights:
         lipschitz, source = tuple(float(value) for value in known if value is not None), "known"
     else:
         lipschitz, source = _steepness(cost, xs), "estimated"
+    if not all(math.isfinite(value) and value > 0 for value in lipschitz):
+        raise InvalidArgument(
+            f"the cost's gradient on the data gives no Lipschitz constant (it came out as {lipschitz}). "
+            "Give the weights of the marginals yourself: SPOT(marginal_weight=…)."
+        )
     return MarginalWeights(tuple(_SLACK * value for value in lipschitz), lipschitz, source)
 
 
@@ -82,5 +89,5 @@ def _steepness(cost: Cost, xs: Samples) -> tuple[float, ...]:
     if len(points) == 2:
         points[1] = points[1][matching(cost, *points)]
     points = [x.clone().requires_grad_() for x in points]
-    gradients = torch.autograd.grad(cost(*points).sum(), points)
+    gradients = torch.autograd.grad(cost(*points).sum(), points, allow_unused=True, materialize_grads=True)
     return tuple(float(g.flatten(1).norm(dim=1).double().quantile(0.99)) for g in gradients)

@@ -21,7 +21,8 @@ def checkpoint_file(folder: Path) -> Path:
 def save_checkpoint(folder: Path, training: Training, companions: Sequence[Any] = ()) -> None:
     """Writes the training and whatever goes with it (callbacks that remember something), atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {"training": training.state_dict(), "companions": [_state_of(companion) for companion in companions]}
+    remembering = {_name(c): c.state_dict() for c in companions if hasattr(c, "state_dict")}
+    state = {"training": training.state_dict(), "companions": remembering}
     storage.write(checkpoint_file(folder), _KIND, _VERSION, state)
 
 
@@ -33,9 +34,9 @@ def load_checkpoint(folder: Path, training: Training, companions: Sequence[Any] 
     state = storage.read(file, _KIND, _VERSION)
     try:
         training.load_state_dict(state["training"])
-        for companion, saved in zip(companions, state["companions"], strict=True):
-            if hasattr(companion, "load_state_dict"):
-                companion.load_state_dict(saved)
+        for companion in companions:
+            if _name(companion) in state["companions"]:
+                companion.load_state_dict(state["companions"][_name(companion)])
     except InvalidArgument:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -45,5 +46,6 @@ def load_checkpoint(folder: Path, training: Training, companions: Sequence[Any] 
     return True
 
 
-def _state_of(companion: Any) -> dict[str, Any]:
-    return companion.state_dict() if hasattr(companion, "state_dict") else {}
+def _name(companion: Any) -> str:
+    """What a companion's state is filed under: callbacks may come and go when a run is resumed."""
+    return type(companion).__name__
