@@ -97,11 +97,24 @@ def test_three_data_sets_and_a_p_norm(files, tmp_path, monkeypatch, capsys):
 
 
 def test_demo(tmp_path, monkeypatch, capsys):
-    for _ in range(2):
-        code, text = run(monkeypatch, capsys, "demo", "--out", tmp_path / "demo", "--n", 1000, "--steps", 20)
+    demo = ["demo", "--out", tmp_path / "demo", "--n", 1000, "--steps", 20]
+    for more in ([], [], ["--resume"]):
+        code, text = run(monkeypatch, capsys, *demo, *more)
         assert code == 0, text
         assert "true value" in text
+        (tmp_path / "demo" / "evaluation.json").write_text("{}")
     assert (tmp_path / "demo" / "convergence.png").exists()
+    (tmp_path / "demo" / "mine.txt").write_text("mine")
+    code, text = run(monkeypatch, capsys, *demo)
+    assert code == 2
+    assert (tmp_path / "demo" / "plan.safetensors").exists()
+
+
+def test_a_folder_claimed_by_a_call_that_failed_is_free(files, tmp_path, monkeypatch, capsys):
+    assert run(monkeypatch, capsys, "fit", files[0], "missing.npy", "--out", tmp_path / "r", "--steps", 2)[0] == 2
+    (tmp_path / "r" / ".run.json.1.part").write_text("half")
+    code, text = run(monkeypatch, capsys, "fit", *files, "--out", tmp_path / "r", "--steps", 2)
+    assert code == 0, text
 
 
 BAD = {
@@ -125,6 +138,8 @@ BAD = {
     "an unknown option": (["fit", "A", "B", "--out", "OUT", "--epochs", "3"], "No such option"),
     "a taken folder": (["fit", "A", "B", "--out", "TAKEN"], "already holds other files"),
     "nothing to resume": (["fit", "A", "B", "--out", "TAKEN", "--resume"], "no run to resume"),
+    "a mistyped folder to resume": (["fit", "A", "B", "--out", "OUT", "--resume"], "no run to resume"),
+    "brackets in a name": (["fit", "A", "x[/b].npy", "--out", "OUT"], "no file or folder x[/b].npy"),
     "a file for a folder": (["fit", "A", "B", "--out", "A"], "is a file"),
 }
 
@@ -219,7 +234,7 @@ def test_killed_or_stopped_at_any_moment_it_goes_on_to_the_same_plan(files, tmp_
     stopped.send_signal(signal.SIGINT)
     text, _ = stopped.communicate()
     assert stopped.returncode == 1, text
-    assert "Everything so far is saved" in text
+    assert "What was done is saved" in text
     assert "--resume" in text
     assert "Traceback" not in text
     last = start(files, broken, "--resume")

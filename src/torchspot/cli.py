@@ -3,6 +3,7 @@
 __all__ = ["app", "main"]
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -15,14 +16,17 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from torchspot import costs, plans, storage
+from torchspot.data import as_sampler
 from torchspot.errors import InvalidArgument, TorchspotError
 from torchspot.estimators import SPOT, presets
 from torchspot.evaluation import Audit, audit
 from torchspot.plans import PushforwardPlan
 from torchspot.plots import plot_convergence, plot_pairs
+from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import Eager
 from torchspot.types import Cost, Samples
@@ -42,7 +46,17 @@ _PRESETS: dict[str, Callable[[], presets.Preset]] = {
     "clipping": presets.clipping,
 }
 _SAMPLE_TYPES = ".npz, .parquet or .csv"
-_PICTURED = 300
+_PICTURED, _PICTURED_DATA = 200, 3000
+_RECORD = "run.json"
+_RUN_FILES = {
+    _RECORD,
+    "plan.safetensors",
+    "checkpoint.safetensors",
+    "history.jsonl",
+    "pairs.png",
+    "convergence.png",
+    "evaluation.json",
+}
 
 
 @app.command()
@@ -87,8 +101,7 @@ def fit(
         callbacks=[Progress(console), Checkpoint(out, every_seconds=checkpoint_every)],
     )
     _claim(out, options, resume)
-    seconds = _fit(spot, list(sources), out)
-    _report(spot.plan_, audit(spot.plan_, *sources), out, seconds=seconds)
+    _fit(spot, list(sources), out)
 
 
 @app.command()
@@ -108,7 +121,7 @@ def sample(
     out.parent.mkdir(parents=True, exist_ok=True)
     with storage.replacing(out) as temporary:
         write(temporary, samples)
-    console.print(f"{n} joint samples are in {out}.")
+    console.print(escape(f"{n} joint samples are in {out}."), soft_wrap=True)
 
 
 @app.command()
@@ -127,7 +140,7 @@ def evaluate(
     with storage.replacing(file) as temporary:
         temporary.write_text(json.dumps(judged.as_dict(), indent=2) + "\n")
     console.print(_table(plan, judged))
-    console.print(f"The numbers are in {file}.")
+    console.print(escape(f"The numbers are in {file}."), soft_wrap=True)
 
 
 @app.command()
@@ -136,6 +149,7 @@ def demo(
     n: Annotated[int, typer.Option(help="Samples of each Gaussian.")] = 100_000,
     steps: Annotated[int | None, typer.Option(help="Generator steps.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a demo that was stopped.")] = False,
 ) -> None:
     """Solve section 5.1 of the paper: two Gaussians in the plane, five apart, Euclidean cost. The truth is 5."""
     rng = np.random.default_rng(seed)
@@ -144,11 +158,10 @@ def demo(
         f"Two Gaussians in the plane, means (-2.5, 0) and (2.5, 0), {n} samples of each.\n"
         "What is the least mean distance that moves one onto the other? (The truth is 5.)\n"
     )
-    spot = SPOT(steps=steps, seed=seed, callbacks=[Progress(console)])
-    _clear_demo(out)
-    _claim(out, {"demo": True, "n": n, "steps": steps, "seed": seed}, resume=False)
-    seconds = _fit(spot, [x, y], out)
-    _report(spot.plan_, audit(spot.plan_, x, y), out, seconds=seconds, truth=5.0)
+    if not resume:
+        _clear_demo(out)
+    _claim(out, {"demo": True, "n": n, "steps": steps, "seed": seed}, resume)
+    _fit(SPOT(steps=steps, seed=seed, callbacks=[Progress(console)]), [x, y], out, truth=5.0)
 
 
 def main() -> None:
@@ -156,33 +169,32 @@ def main() -> None:
     try:
         app()
     except InvalidArgument as error:
-        problems.print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
+        problems.print(f"[bold red]Error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except TorchspotError as error:
-        problems.print(f"[bold red]Failed:[/bold red] {error}", highlight=False, soft_wrap=True)
+        problems.print(f"[bold red]Failed:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
 
 
-def _fit(spot: SPOT, sources: list[Any], out: Path) -> float:
-    """Fits in the folder and saves plan and pictures; on Ctrl-C says how to go on."""
+def _fit(spot: SPOT, sources: list[Any], out: Path, truth: float | None = None) -> None:
+    """Fits in the folder, saves plan and pictures, and shows the result; on Ctrl-C says how to go on."""
     started = time.perf_counter()
     try:
         spot.fit(*sources, resume=out)
     except KeyboardInterrupt as stop:
-        command = " ".join(["torchspot", *sys.argv[1:]])
-        again = command if "--resume" in command else f"{command} --resume"
-        problems.print(f"\n{str(stop).capitalize()}. Everything so far is saved in {out}. Go on with:\n  {again}")
+        again = shlex.join(["torchspot", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+        said = str(stop).capitalize() or "Stopped"
+        problems.print(escape(f"\n{said}. What was done is saved in {out}. Go on with:\n  {again}"), soft_wrap=True)
         raise typer.Exit(1) from stop
-    spot.plan_.save(out)
-    plot_convergence(spot.history_, out / "convergence.png")
-    return time.perf_counter() - started
-
-
-def _report(plan: PushforwardPlan, judged: Audit, out: Path, *, seconds: float, truth: float | None = None) -> None:
-    plot_pairs(plan.sample(_PICTURED, seed=0), out / "pairs.png", title=f"Paired samples, cost {plan.cost}")
-    table = _table(plan, judged, truth)
+    seconds = time.perf_counter() - started
+    plan = spot.plan_
+    plan.save(out)
+    data = tuple(as_sampler(source).draw(_PICTURED_DATA, generator(Key(0, "picture"))) for source in sources)
+    plot_pairs(plan.sample(_PICTURED, seed=0), out / "pairs.png", data=data, title=f"Paired samples, cost {plan.cost}")
+    plot_convergence(spot.history_, out / "convergence.png", truth=truth)
+    table = _table(plan, audit(plan, *sources), truth)
     table.add_row("time", f"{seconds:.0f} s")
-    table.add_row("files", f"{out}/: plan.safetensors, history.jsonl, pairs.png, convergence.png")
+    table.add_row("files", escape(f"{out}/: plan.safetensors, history.jsonl, pairs.png, convergence.png"))
     console.print(table)
 
 
@@ -216,9 +228,8 @@ def _cost(text: str, marginals: int) -> Cost:
         "cosine": costs.cosine,
     }
     if name == "p_norm":
-        pair: Cost = costs.p_norm(_number(argument))
-    else:
-        pair = _choice("cost", text, named | {"p_norm:P": costs.euclidean})
+        named[text] = costs.p_norm(_number(argument))
+    pair = _choice("cost", text, named, more=", p_norm:P")
     return pair if marginals == 2 else costs.sum_over_pairs(pair)
 
 
@@ -229,50 +240,48 @@ def _number(text: str) -> float:
         raise InvalidArgument(f"p_norm needs a number: p_norm:1.5, not p_norm:{text}.") from None
 
 
-def _choice(what: str, name: str, choices: dict[str, Any]) -> Any:
+def _choice(what: str, name: str, choices: dict[str, Any], more: str = "") -> Any:
     if name not in choices:
-        raise InvalidArgument(f"there is no {what} {name!r}. Choose one of: {', '.join(choices)}.")
+        raise InvalidArgument(f"there is no {what} {name!r}. Choose one of: {', '.join(choices)}{more}.")
     return choices[name]
 
 
 def _claim(out: Path, options: dict[str, Any], resume: bool) -> None:
     """Makes the folder this run's own, or makes sure that it already is."""
-    record = out / "run.json"
-    taken = out.is_dir() and any(out.iterdir())
     if out.exists() and not out.is_dir():
         raise InvalidArgument(f"{out} is a file. Give a folder with --out.")
-    if taken and not resume:
+    record = out / _RECORD
+    for half_written in out.glob(".*.part"):
+        half_written.unlink()
+    held = {file.name for file in out.iterdir()} if out.is_dir() else set()
+    if held <= {_RECORD} and not resume:
+        with storage.replacing(record) as temporary:
+            temporary.write_text(json.dumps(options, indent=2) + "\n")
+        return
+    if not resume:
         raise InvalidArgument(
-            f"{out} already holds {'another run' if record.exists() else 'other files'}. "
+            f"{out} already holds {'another run' if _RECORD in held else 'other files'}. "
             "Give another folder with --out, or go on with the run there with --resume."
         )
-    if taken and record.exists():
-        before = json.loads(record.read_text())
-        differing = sorted(name for name in {*before, *options} if before.get(name) != options.get(name))
-        if differing:
-            name = differing[0]
+    if _RECORD not in held:
+        raise InvalidArgument(f"{out} holds no run to resume. Give the folder of one, or leave out --resume.")
+    before = json.loads(record.read_text())
+    for name in sorted({*before, *options}):
+        if before.get(name) != options.get(name):
             raise InvalidArgument(
                 f"the run in {out} was begun with {name} = {before.get(name)!r}, not {options.get(name)!r}. "
                 "Resume with the same options, or start a new run in another folder."
             )
-        for half_written in out.glob(".*.part"):
-            half_written.unlink()
-        return
-    if taken:
-        raise InvalidArgument(f"{out} holds files but no run to resume. Give another folder with --out.")
-    out.mkdir(parents=True, exist_ok=True)
-    with storage.replacing(record) as temporary:
-        temporary.write_text(json.dumps(options, indent=2) + "\n")
 
 
 def _clear_demo(out: Path) -> None:
-    """Removes the files of an earlier demo, and nothing else."""
-    record = out / "run.json"
+    """Removes an earlier demo, if the folder holds that and nothing else."""
+    record = out / _RECORD
     if record.exists() and json.loads(record.read_text()).get("demo"):
-        names = ("plan.safetensors", "checkpoint.safetensors", "history.jsonl", "pairs.png", "convergence.png")
-        for name in names:
-            (out / name).unlink(missing_ok=True)
-        record.unlink()
+        files = [file for file in out.iterdir() if not file.name.endswith(".part")]
+        if {file.name for file in files} <= _RUN_FILES:
+            for file in files:
+                file.unlink()
 
 
 def _columns(samples: Samples) -> dict[str, np.ndarray]:

@@ -40,9 +40,13 @@ def mean_error(x: Points, y: Points) -> float:
 
 
 def spread_error(x: Points, y: Points) -> float:
-    """Largest relative error of a coordinate's standard deviation, x judged by y."""
+    """Largest relative error of a coordinate's standard deviation, x judged by y.
+
+    Coordinates that hardly vary are judged by a thousandth of the others' deviation.
+    """
     truth = y.double().std(0)
-    return float(((x.double().std(0) - truth).abs() / truth.clamp(min=1e-12 * float(truth.max()) + 1e-300)).max())
+    typical = float(truth.square().mean().sqrt())
+    return float(((x.double().std(0) - truth).abs() / truth.clamp(min=1e-3 * typical + 1e-300)).max())
 
 
 def noise_floor(x: Points, *, repeats: int = 8, seed: int = 0) -> float:

@@ -2,6 +2,7 @@
 
 __all__ = ["PushforwardPlan", "load"]
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -104,39 +105,39 @@ def load(
     """
     file = _file(Path(path))
     state = storage.read(file, _KIND, _VERSION)
+    own = {"latent": latent, "cost": cost, "generator": generator}
+    for name, given in own.items():
+        if given is None and state.get(name) is None:
+            raise InvalidArgument(
+                f"{file} was fitted with a {name} of your own, and files hold no code. "
+                f"Load it with torchspot.load({str(file)!r}, {name}=…)."
+            )
     try:
-        return _from_state(state, file, generator, cost, latent)
+        return _from_state(state, generator, cost, latent)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError, OverflowError) as error:
-        if isinstance(error, InvalidArgument):
-            raise
+        if generator is not None:
+            raise InvalidArgument(f"{file} does not fit the generator that was given: {error}") from error
         raise CorruptFile(f"{file} is damaged or hostile: {error}.") from error
 
 
 def _from_state(
-    state: dict[str, Any], file: Path, network: nn.Module | None, cost: Cost | None, latent: Latent | None
+    state: dict[str, Any], network: nn.Module | None, cost: Cost | None, latent: Latent | None
 ) -> PushforwardPlan:
     dtype = {"float32": torch.float32, "float64": torch.float64}[state["dtype"]]
     units = Units(tuple(state["means"]), float(state["scale"]), dtype=dtype)
-    latent = _needed(latent, state["latent"], latents.from_spec, "latent", file)
-    cost = _needed(cost, state["cost"], costs.from_spec, "cost", file)
-    shapes = Shapes(latent.dim, tuple(tuple(mean.shape) for mean in state["means"]))
-    network = _needed(network, state["generator"], lambda spec: from_spec(spec, shapes), "generator", file)
-    network.load_state_dict(state["weights"], assign=True)
-    plan = InDataUnits(network.requires_grad_(False), units)
+    if not all(torch.isfinite(t).all() for t in (*units.means, units.scale, *state["weights"].values())):
+        raise ValueError("numbers that are not finite")
+    latent = latents.from_spec(state["latent"]) if latent is None else latent
+    cost = costs.from_spec(state["cost"]) if cost is None else cost
+    if network is None:
+        network = from_spec(state["generator"], Shapes(latent.dim, tuple(tuple(mean.shape) for mean in state["means"])))
+        network.load_state_dict({name: weight.to(dtype) for name, weight in state["weights"].items()}, assign=True)
+    else:
+        network = copy.deepcopy(network)
+        network.load_state_dict(state["weights"])
+    plan = InDataUnits(network.requires_grad_(False), units).eval()
     held_out = tuple(_held_out_from(entry) for entry in state["held_out"])
     return PushforwardPlan(plan, latent, cost, held_out, dict(state["facts"]))
-
-
-def _needed(given: Any, spec: Any, build: Any, what: str, file: Path) -> Any:
-    """The library's own part from its description, or the user's from the call."""
-    if given is not None:
-        return given
-    if spec is None:
-        raise InvalidArgument(
-            f"{file} was fitted with a {what} of your own, and files hold no code. "
-            f"Load it with torchspot.load({str(file)!r}, {what}=…)."
-        )
-    return build(spec)
 
 
 def _held_out_state(rows: HeldOut | None) -> dict[str, Any] | None:

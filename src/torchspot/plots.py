@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from torchspot import storage
 from torchspot.errors import InvalidArgument
 from torchspot.types import Record, Samples
 
@@ -79,6 +80,6 @@ def _plane(x: Tensor, k: int) -> np.ndarray:
 
 def _save(figure: Figure, file: str | Path) -> Path:
     path = Path(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with storage.replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=120)
     return path

@@ -64,7 +64,7 @@ def read(path: Path, kind: str, version: int) -> State:
         raise CorruptFile(f"{path} is damaged: its content does not match its checksum.")
     try:
         joined = _join(header["state"], tensors)
-    except (KeyError, AttributeError, TypeError) as error:
+    except (KeyError, AttributeError, TypeError, RecursionError) as error:
         raise CorruptFile(f"{path} is damaged: {error} is missing.") from error
     return joined
 
@@ -72,6 +72,7 @@ def read(path: Path, kind: str, version: int) -> State:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; put under the final name only when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary

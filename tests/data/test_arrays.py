@@ -80,6 +80,24 @@ def test_few_rows_are_judged_as_a_law():
     assert np.bincount(judges.long().flatten()).min() > 900
 
 
+def test_some_rows_are_judged_by_those_held_out_alone():
+    rows = Rows(numbered(500))
+    held_out = held_out_rows(rows, 0, "0").rows
+    judges = rows.judges(held_out, 2048, generator(Key(0, "j")))
+    assert sorted(judges.flatten().long().tolist()) == held_out.tolist()
+
+
+def test_rows_held_out_have_weight_and_leave_some():
+    for counting in (np.arange(200) < 150, np.arange(200) < 50, np.arange(200) == 7):
+        rows = as_sampler(numbered(200), weights=counting.astype(float))
+        held_out = held_out_rows(rows, 0, "0").rows
+        assert counting[held_out].all()
+        drawn = rows.excluding(held_out).draw(500, generator(Key(0, "d"))).long().flatten().numpy()
+        assert counting[drawn].all()
+        assert not set(drawn) & set(held_out)
+        assert len(rows.judges(held_out, 100, generator(Key(0, "j")))) == 100
+
+
 def test_weighted_judges_have_the_weights():
     weights = np.concatenate([np.zeros(500), np.ones(500)])
     rows = as_sampler(numbered(1000), weights=weights)

@@ -161,7 +161,8 @@ BAD = [
     (np.empty((5, 0)), InvalidArgument, "no columns"),
     (np.zeros((1, 2)), InvalidArgument, "single sample"),
     (np.array(["a", "b"]), InvalidArgument, "not real numbers"),
-    (np.zeros((3, 2), dtype=complex), InvalidArgument, "not real numbers"),
+    (np.zeros((3, 2), dtype=complex), InvalidArgument, "complex128, not real numbers"),
+    (torch.zeros(3, 2, dtype=torch.complex64), InvalidArgument, "complex64, not real numbers"),
     ([[1, 2], [3]], InvalidArgument, "do not agree in length"),
     (pd.DataFrame({"a": [1.0, 2], "name": ["x", "y"]}), InvalidArgument, "column 'name'"),
     (pa.table({"a": [1.0, 2], "name": ["x", "y"]}), InvalidArgument, "column 'name' holds string"),
@@ -189,6 +190,24 @@ def test_nan_far_into_a_large_file_is_found(tmp_path):
 def test_a_csv_without_header_loses_no_row(tmp_path):
     (tmp_path / "x.csv").write_text("1,2\n3,4\n5,6\n")
     assert as_sampler(tmp_path / "x.csv").values.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_a_csv_that_turns_from_whole_numbers_to_others(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n" + "1,2\n" * 300_000 + "1.5,2.5\n")
+    assert as_sampler(tmp_path / "x.csv").values[-1].tolist() == [1.5, 2.5]
+
+
+def test_parquet_files_that_do_not_go_together_are_named(tmp_path):
+    pa.parquet.write_table(pa.table({"a": [1.0, 2], "b": [1.0, 2]}), tmp_path / "0.parquet")
+    pa.parquet.write_table(pa.table({"b": [1.0, 2], "a": [1.0, 2]}), tmp_path / "1.parquet")
+    with pytest.raises(InvalidArgument, match=r"1\.parquet has other columns"):
+        as_sampler(tmp_path)
+
+
+def test_a_sampler_is_taken_as_it_is_and_tables_may_mix_numbers():
+    sampler = as_sampler(torch.distributions.Normal(torch.zeros(2), 1.0))
+    assert as_sampler(sampler) is sampler
+    assert as_sampler(pd.DataFrame({"a": [1.5, 2], "b": [True, False]})).values.tolist() == [[1.5, 1], [2, 0]]
 
 
 def test_odd_kinds_of_numbers():

@@ -131,6 +131,34 @@ def test_a_fit_that_is_resumed_is_the_same_bit_for_bit(tmp_path):
     assert again.distance_ == whole.distance_
     with pytest.raises(InvalidArgument, match="begun with other data"):
         SPOT(steps=60).fit(*two_gaussians(1000, seed=5).xs, resume=tmp_path)
+    for other in (SPOT(steps=60, seed=1), SPOT(steps=60, batch_size=7), SPOT(steps=60, cost=costs.squared_euclidean)):
+        with pytest.raises(InvalidArgument, match="begun with other"):
+            other.fit(*xs, resume=tmp_path)
+
+
+def test_a_run_may_start_in_a_folder_that_is_not_there_yet(tmp_path):
+    SPOT(steps=2).fit(*two_gaussians(300).xs, resume=tmp_path / "new" / "run")
+    assert (tmp_path / "new" / "run" / "checkpoint.safetensors").exists()
+
+
+def test_stopping_early_after_a_resume_is_the_same(tmp_path):
+    xs = two_gaussians(300).xs
+
+    def spot(*more):
+        return SPOT(steps=60, callbacks=[callbacks.StopOnPlateau(patience=4, tolerance=0.9), *more])
+
+    whole = spot().fit(*xs)
+    for moment in (3, 6):
+
+        def die(training, record, moment=moment):
+            if training.step == moment:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            spot(callbacks.Checkpoint(tmp_path, every_seconds=0), die).fit(*xs, resume=tmp_path)
+    resumed = spot().fit(*xs, resume=tmp_path)
+    assert resumed.plan_.facts == whole.plan_.facts
+    assert resumed.distance_ == whole.distance_
 
 
 def test_scikit_learns_conventions():
@@ -167,10 +195,11 @@ def test_held_out_rows_are_recorded_and_not_trained_on():
     assert poisoned.plan_.generator.units.scale < 2
 
 
-def test_streams_dimensions_and_shapes():
+def test_streams_dimensions_and_shapes(tmp_path):
     normal = torch.distributions.Normal(torch.zeros(3), 1.0)
+    spot = SPOT(cost=lambda x, y: (x[:, :2] - y).norm(dim=1), steps=4).fit(normal, lambda n: torch.rand(n, 2))
     with pytest.warns(UserWarning, match="data set 2 cannot be drawn again"):
-        spot = SPOT(cost=lambda x, y: (x[:, :2] - y).norm(dim=1), steps=4).fit(normal, lambda n: torch.rand(n, 2))
+        SPOT(steps=2).fit(normal, lambda n: torch.rand(n, 3), resume=tmp_path)
     x, y = spot.sample(7)
     assert (x.shape, y.shape) == ((7, 3), (7, 2))
     assert spot.plan_.held_out == (None, None)
@@ -232,8 +261,41 @@ def test_networks_of_the_users_own_are_copied():
     )
     assert torch.equal(mine.layer.weight, before)
     assert not torch.equal(spot.plan_.generator.generator.layer.weight, before)
-    with pytest.raises(InvalidArgument, match=r"tuple of samples with shapes \[\(2,\), \(2,\)\], and returned Tensor"):
+    with pytest.raises(
+        InvalidArgument, match=r"tuple of samples with shapes \[\(2,\), \(2,\)\], and returned a Tensor"
+    ):
         SPOT(generator=nn.Linear(2, 2)).fit(*two_gaussians(300).xs)
+
+
+def test_numbers_may_come_from_numpy(tmp_path):
+    spot = SPOT(seed=np.int64(3), steps=np.int64(2), marginal_weight=np.array([2.0, 3.0])).fit(*two_gaussians(300).xs)
+    assert spot.marginal_weights_.eta == (2, 3)
+    spot.plan_.save(tmp_path)
+
+
+def test_a_network_that_behaves_otherwise_in_training_is_put_to_rest():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+
+        def forward(self, z):
+            return self.layers(z)[:, :2], self.layers(z)[:, 2:]
+
+    spot = SPOT(generator=Noisy(), steps=5).fit(*two_gaussians(300).xs)
+    assert torch.equal(spot.sample(5, seed=0)[0], spot.sample(5, seed=0)[0])
+
+
+def test_measured_operator_norms_are_there():
+    spot = SPOT(steps=5).fit(*two_gaussians(300).xs)
+    assert max(spot.critics_.operator_norms()) == pytest.approx(1, abs=1e-3)
+
+
+def test_datasets_are_held_out_too():
+    dataset = torch.utils.data.TensorDataset(torch.from_numpy(X))
+    spot = SPOT(steps=3).fit(dataset, Y)
+    assert [len(h.rows) for h in spot.plan_.held_out] == [30, 30]
+    assert evaluation.audit(spot.plan_, dataset, Y).marginals[0].held_out
 
 
 def test_early_stopping_is_recorded():
@@ -256,6 +318,14 @@ BAD = {
     "a cost that is no tensor": (SPOT(cost=lambda x, y: 1.0), (X, Y), "returned float"),
     "a cost without gradient": (SPOT(cost=lambda x, y: (x - y).detach().norm(dim=1)), (X, Y), "no gradient"),
     "a cost that is infinite": (SPOT(cost=lambda x, y: (x - y).sum(1) / 0), (X, Y), "not finite on the data"),
+    "a cost by name": (SPOT(cost="euclidean"), (X, Y), "must be a function such as costs.euclidean"),
+    "a cost for other dimensions": (
+        SPOT(cost=lambda x, y: (x - y).norm(dim=1)),
+        (X, np.repeat(Y, 3, axis=1)),
+        "the cost failed on",
+    ),
+    "critics that take no tuple": (SPOT(critics=nn.Linear(2, 1)), (X, Y), "critics must take the tuple"),
+    "a generator without parameters": (SPOT(generator=nn.Identity()), (X, Y), "no parameters to train"),
     "no steps": (SPOT(steps=0), (X, Y), "steps must be a whole number"),
     "half a batch": (SPOT(batch_size=0.5), (X, Y), "batch_size must be"),
     "negative weight": (SPOT(marginal_weight=-1), (X, Y), "marginal_weight must be one number above 0"),

@@ -18,7 +18,7 @@ def to_spec(cost: Cost) -> dict[str, Any] | None:
             return {"name": "squared_euclidean"}
         case Cosine():
             return {"name": "cosine"}
-        case SumOverPairs(pair=pair):
+        case SumOverPairs(pair=pair) if not isinstance(pair, SumOverPairs):
             inner = to_spec(pair)
             return None if inner is None else {"name": "sum_over_pairs", "pair": inner}
     return None
@@ -33,6 +33,6 @@ def from_spec(spec: dict[str, Any]) -> Cost:
             return SquaredEuclidean()
         case {"name": "cosine"}:
             return Cosine()
-        case {"name": "sum_over_pairs", "pair": pair}:
+        case {"name": "sum_over_pairs", "pair": {"name": name} as pair} if name != "sum_over_pairs":
             return SumOverPairs(from_spec(pair))
     raise KeyError(f"no library cost is called {spec!r}")

@@ -1,14 +1,18 @@
 """Samplers over the rows of a table that is in memory or mapped from disk."""
 
-__all__ = ["HeldOut", "Rows", "held_out_rows"]
+__all__ = ["HeldOut", "Items", "Rows", "batch_rows", "held_out_rows"]
 
 import hashlib
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from torchspot.errors import InvalidArgument
 from torchspot.random import Key
@@ -16,7 +20,7 @@ from torchspot.types import Shape
 
 Indices = Int[np.ndarray, " rows"]
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 20
 _HELD_OUT_SHARE, _HELD_OUT_MOST, _HELD_OUT_FROM = 0.1, 20_000, 100
 
 
@@ -28,6 +32,33 @@ class HeldOut:
     rows: Indices
 
 
+class Items:
+    """A map-style dataset as an array of rows, collated as its DataLoader would; what it gives may be random."""
+
+    def __init__(self, dataset: Any, *, name: str, collate: Callable[[list[Any]], Any] = default_collate) -> None:
+        self.dataset, self.name, self.collate = dataset, name, collate
+        self.shape = (len(dataset), *(self[np.zeros(1, dtype=np.int64)].shape[1:] if len(dataset) else ()))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, indices: Indices) -> np.ndarray:
+        """The items with these numbers, one a row."""
+        batch = self.collate([self.dataset[int(i)] for i in indices])
+        return batch_rows(batch, self.name).numpy()
+
+
+def batch_rows(batch: Any, name: str) -> Tensor:
+    """The samples of a collated batch, one a row; labels that come with them are left aside."""
+    samples = batch[0] if isinstance(batch, Sequence) and not isinstance(batch, Tensor) else batch
+    if not isinstance(samples, Tensor):
+        raise InvalidArgument(
+            f"{name} gives items of type {type(samples).__name__}; tensors (or tuples that begin with one) are needed. "
+            "Pass a dataset that returns tensors, or a function n -> samples."
+        )
+    return samples.detach().unsqueeze(-1) if samples.ndim == 1 else samples.detach()
+
+
 class Rows:
     """Uniform or weighted draws, with replacement, from the rows of an array.
 
@@ -37,7 +68,7 @@ class Rows:
 
     def __init__(
         self,
-        values: np.ndarray | Tensor,
+        values: np.ndarray | Tensor | Items,
         *,
         name: str = "the data",
         weights: np.ndarray | None = None,
@@ -81,35 +112,44 @@ class Rows:
         Fewer than 100 rows are drawn from with replacement: they are the law itself rather than a sample of one.
         """
         kept = rows if len(rows) else np.arange(len(self))
-        if self._weights is None and len(kept) < _HELD_OUT_FROM:
-            return self.draw(most, generator).double().cpu()
+        few = not len(rows) and len(self) < _HELD_OUT_FROM
         if self._weights is not None:
-            drawn = torch.multinomial(
-                torch.from_numpy(self._weights[kept] + 0.0), most, replacement=True, generator=generator
-            )
+            cumulative = np.cumsum(self._weights[kept])
+            drawn = _search(cumulative, torch.rand(most, dtype=torch.float64, generator=generator))
+        elif few:
+            drawn = torch.randint(len(kept), (most,), generator=generator)
         else:
             drawn = torch.randperm(len(kept), generator=generator)[:most]
         return self.take(kept[drawn.numpy()]).double().cpu()
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
         """The same rows on another device; rows mapped from disk, and weighted ones, stay where they are."""
-        if device.type == "cpu" or isinstance(self.values, np.memmap) or self._weights is not None:
+        if device.type == "cpu" or isinstance(self.values, np.memmap | Items) or self._weights is not None:
             return self
-        values = torch.as_tensor(self.values).to(device)
+        values = self.values if isinstance(self.values, Tensor) else torch.from_numpy(_native(self.values).copy())
+        values = values.to(device)
         values = values.to(dtype) if values.is_floating_point() else values
         return Rows(values, name=self.name, scale=self.scale, excluded=self._excluded)
 
+    def counting_rows(self) -> Indices | None:
+        """The rows with a weight above 0; None where all count alike."""
+        return None if self._weights is None else np.flatnonzero(self._weights)
+
     def fingerprint(self) -> str:
-        """A digest of the number of rows, their shape, and some rows spread over the whole."""
+        """A digest of the number of rows, their shape, and some rows (and weights) spread over the whole."""
         spread = np.linspace(0, len(self) - 1, num=min(len(self), 1024)).astype(np.int64)
         digest = hashlib.blake2b(repr((len(self), self.shape)).encode(), digest_size=16)
-        digest.update(self.take(spread).double().cpu().numpy().tobytes())
+        if not isinstance(self.values, Items):
+            digest.update(self.take(spread).double().cpu().numpy().tobytes())
+        if self._weights is not None:
+            digest.update(self._weights[spread].tobytes())
         return digest.hexdigest()
 
     def check_finite(self) -> None:
         """Reads everything once, in chunks, and names the first number that is NaN or infinite."""
-        for start in range(0, len(self), _CHUNK):
-            chunk = self.take(np.arange(start, min(start + _CHUNK, len(self))))
+        size = max(1, _CHUNK // math.prod(self.shape))
+        for start in range(0, len(self), size):
+            chunk = self.take(np.arange(start, min(start + size, len(self))))
             if chunk.is_floating_point() and not torch.isfinite(chunk).all():
                 row, *place = torch.nonzero(~torch.isfinite(chunk))[0].tolist()
                 raise InvalidArgument(
@@ -120,8 +160,7 @@ class Rows:
     def _draw_indices(self, size: int, generator: torch.Generator) -> Int[Tensor, " batch"]:
         if self._cumulative is not None:
             uniform = torch.rand(size, dtype=torch.float64, generator=generator, device=generator.device)
-            target = uniform.cpu().numpy() * self._cumulative[-1]
-            return torch.from_numpy(np.searchsorted(self._cumulative, target, side="right"))
+            return _search(self._cumulative, uniform.cpu())
         kept = len(self) - len(self._excluded)
         k = torch.randint(kept, (size,), generator=generator, device=self.device)
         if not len(self._excluded):
@@ -131,10 +170,19 @@ class Rows:
 
 def held_out_rows(rows: Rows, seed: int, role: str) -> HeldOut:
     """A seeded choice of 10 % of the rows, at most 20 000; none of fewer than 100 rows."""
-    n = len(rows)
+    counting = rows.counting_rows()
+    n = len(rows) if counting is None else len(counting)
     count = min(int(n * _HELD_OUT_SHARE), _HELD_OUT_MOST) if n >= _HELD_OUT_FROM else 0
     rng = np.random.default_rng(Key(seed, f"held out {role}").at(0))
-    return HeldOut(rows.fingerprint(), np.sort(rng.choice(n, size=count, replace=False, shuffle=False)))
+    chosen = rng.choice(n, size=count, replace=False, shuffle=False)
+    return HeldOut(rows.fingerprint(), np.sort(chosen if counting is None else counting[chosen]))
+
+
+def _search(cumulative: Float[np.ndarray, " rows"], uniform: Float[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+    """The row in whose share of the total weight each number of [0, 1) falls."""
+    found = np.searchsorted(cumulative, uniform.numpy() * cumulative[-1], side="right")
+    last = int(np.searchsorted(cumulative, cumulative[-1], side="left"))
+    return torch.from_numpy(np.minimum(found, last))
 
 
 def _native(rows: np.ndarray) -> np.ndarray:

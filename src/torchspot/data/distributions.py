@@ -30,10 +30,17 @@ class DistributionSampler:
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch *shape"]:
         """Samples drawn under a fork of the global generator that is seeded from `generator`."""
         seed = int(torch.randint(2**62, (), generator=generator))
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(seed)
             samples = self.distribution.sample((size,))
         return samples.unsqueeze(-1) if samples.ndim == 1 else samples
+
+
+def _takes_generator(function: Callable[..., Any]) -> bool:
+    try:
+        return "generator" in inspect.signature(function).parameters
+    except ValueError:
+        return False
 
 
 class CallableSampler:
@@ -41,7 +48,7 @@ class CallableSampler:
 
     def __init__(self, function: Callable[..., Any], *, name: str) -> None:
         self.function, self.name = function, name
-        self._seeded = "generator" in inspect.signature(function).parameters
+        self._seeded = _takes_generator(function)
         first = self.draw(2, torch.Generator().manual_seed(0))
         self.shape: Shape = tuple(first.shape[1:])
         self.device = torch.device("cpu")

@@ -90,17 +90,30 @@ def _batches(path: Path) -> Iterator[np.ndarray]:
         for batch in _open_csv(path):
             yield table_columns(batch, str(path))
         return
-    for file in _files(path):
+    first, *_ = files = _files(path)
+    schema = pa.parquet.read_schema(first)
+    for file in files:
+        found = pa.parquet.read_schema(file)
+        if not found.equals(schema):
+            raise InvalidArgument(
+                f"{file} has other columns than {first}: {_columns(found)}, not {_columns(schema)}. "
+                "Give all files of a folder the same columns, in the same order and of the same types."
+            )
         for batch in pa.parquet.ParquetFile(file).iter_batches():
             yield table_columns(batch, str(file))
 
 
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in schema)
+
+
 def _open_csv(path: Path) -> pa.csv.CSVStreamingReader:
-    """A reader of the file, whose first line is a header unless it holds nothing but numbers."""
-    reader = pa.csv.open_csv(path)
-    if not all(map(_is_number, reader.schema.names)):
-        return reader
-    return pa.csv.open_csv(path, read_options=pa.csv.ReadOptions(autogenerate_column_names=True))
+    """A reader of the file, whose first line is a header unless it is all numbers. Integers become floats."""
+    headless = all(map(_is_number, pa.csv.open_csv(path).schema.names))
+    reading = pa.csv.ReadOptions(autogenerate_column_names=headless)
+    schema = pa.csv.open_csv(path, read_options=reading).schema
+    floats = {field.name: pa.float64() for field in schema if pa.types.is_integer(field.type)}
+    return pa.csv.open_csv(path, read_options=reading, convert_options=pa.csv.ConvertOptions(column_types=floats))
 
 
 def _is_number(text: str) -> bool:

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from torchspot.data.arrays import Rows
+from torchspot.data.arrays import Items, Rows
 from torchspot.data.distributions import CallableSampler, DistributionSampler
 from torchspot.data.images import image_files, read_images
-from torchspot.data.loaders import DatasetSampler, IterableSampler
+from torchspot.data.loaders import IterableSampler
 from torchspot.data.parquet import spooled, table_columns
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.types import Sampler
@@ -48,7 +48,7 @@ def as_sampler(source: Any, *, weights: Any = None, name: str = "the data") -> S
     return _endless(source, name)
 
 
-def _as_rows(source: Any, name: str) -> tuple[np.ndarray | Tensor, float] | None:
+def _as_rows(source: Any, name: str) -> tuple[np.ndarray | Tensor | Items, float] | None:
     """Values with one row a sample, and a factor on them; None for sources without rows."""
     match source:
         case np.ndarray() | Tensor():
@@ -61,6 +61,13 @@ def _as_rows(source: Any, name: str) -> tuple[np.ndarray | Tensor, float] | None
             return _frame(source, name), 1.0
         case list() | tuple():
             return _from_list(source, name), 1.0
+        case IterableDataset() | DataLoader(dataset=IterableDataset()):
+            return None
+        case DataLoader():
+            collate = default_collate if source.batch_size is None else source.collate_fn
+            return Items(source.dataset, name=name, collate=collate), 1.0
+        case Dataset():
+            return Items(source, name=name), 1.0
     return None
 
 
@@ -68,12 +75,12 @@ def _endless(source: Any, name: str) -> Sampler:
     match source:
         case torch.distributions.Distribution():
             return DistributionSampler(source, name=name)
-        case DataLoader(dataset=IterableDataset()) | IterableDataset():
-            return IterableSampler(source if isinstance(source, DataLoader) else DataLoader(source), name=name)
-        case DataLoader():
-            return DatasetSampler(source.dataset, name=name, collate=source.collate_fn)
-        case Dataset():
-            return DatasetSampler(source, name=name)
+        case IterableDataset():
+            return IterableSampler(DataLoader(source, batch_size=256), name=name)
+        case DataLoader(dataset=IterableDataset()):
+            return IterableSampler(source, name=name)
+        case Sampler():
+            return source
         case Callable():
             return CallableSampler(source, name=name)
     raise InvalidArgument(
@@ -138,7 +145,7 @@ def _frame(source: Any, name: str) -> np.ndarray:
             raise InvalidArgument(
                 f"{name}: column {column!r} holds {kind}, not numbers. Drop it or encode it as numbers first."
             )
-    return source.to_numpy()
+    return source.to_numpy(dtype=float if len({kind.kind for kind in source.dtypes}) > 1 else None)
 
 
 def _from_list(source: Any, name: str) -> np.ndarray:
@@ -148,18 +155,22 @@ def _from_list(source: Any, name: str) -> np.ndarray:
         raise InvalidArgument(f"{name} is a list whose rows do not agree in length: {error}.") from error
 
 
-def _row_sampler(values: np.ndarray | Tensor, weights: Any, name: str, scale: float) -> Rows:
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "iufb":
-        raise InvalidArgument(f"{name} holds values of type {values.dtype}, not real numbers. Convert them first.")
-    if values.ndim == 0 or len(values) == 0:
+def _row_sampler(values: np.ndarray | Tensor | Items, weights: Any, name: str, scale: float) -> Rows:
+    if not isinstance(values, Items):
+        complex_or_text = values.is_complex() if isinstance(values, Tensor) else values.dtype.kind not in "iufb"
+        if complex_or_text:
+            raise InvalidArgument(f"{name} holds values of type {values.dtype}, not real numbers. Convert them first.")
+    if len(values.shape) == 0 or len(values) == 0:
         raise InvalidArgument(f"{name} is empty (shape {tuple(values.shape)}). Pass at least 2 samples.")
     if len(values) == 1:
         raise InvalidArgument(f"{name} has a single sample (shape {tuple(values.shape)}). Pass at least 2, one a row.")
     if 0 in values.shape:
         raise InvalidArgument(f"{name} has no columns (shape {tuple(values.shape)}). Pass at least one.")
+    weights = _check_weights(weights, len(values), name)
+    if isinstance(values, Items):
+        return Rows(values, name=name, weights=weights)
     values = values.detach() if isinstance(values, Tensor) else values
-    values = values[:, None] if values.ndim == 1 else values
-    rows = Rows(values, name=name, weights=_check_weights(weights, len(values), name), scale=scale)
+    rows = Rows(values[:, None] if values.ndim == 1 else values, name=name, weights=weights, scale=scale)
     rows.check_finite()
     return rows
 

@@ -2,6 +2,7 @@
 
 __all__ = ["Preset", "Sizes", "clipping", "default", "paper"]
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -18,6 +19,10 @@ class Sizes(NamedTuple):
     width: int
     batch_size: int
     steps: int
+
+
+_SIZES = ((4, Sizes(64, 512, 5000)), (32, Sizes(128, 512, 8000)), (math.inf, Sizes(256, 1024, 10_000)))
+"""For dimensions up to the first number."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,16 @@ class Preset:
             )
         if not 0 <= self.averaging < 1:
             raise InvalidArgument(f"averaging must be at least 0 and below 1, and is {self.averaging}.")
-        if self.critic_steps < 1:
-            raise InvalidArgument(f"critic_steps must be at least 1, and is {self.critic_steps}.")
+        for name in ("critic_steps", "width", "generator_depth", "critic_depth", "batch_size", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidArgument(f"{name} must be at least 1, and is {value}.")
 
     def sizes(self, dim: int) -> Sizes:
-        """Width, batch and steps for data of this dimension: wider as it grows."""
-        width = 64 if dim <= 4 else 128 if dim <= 32 else 256
-        return Sizes(self.width or width, self.batch_size or 512, self.steps or 5000)
+        """Width, batch and steps for data of this dimension: wider, larger and longer as it grows."""
+        small = next(sizes for most, sizes in _SIZES if dim <= most)
+        given = (self.width, self.batch_size, self.steps)
+        return Sizes(*(default if value is None else value for value, default in zip(given, small, strict=True)))
 
 
 def default(learning_rate: float = 2e-3) -> Preset:

@@ -3,7 +3,6 @@
 __all__ = ["Problem", "pose"]
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from torchspot.networks.generators import Units
 from torchspot.random import Key, generator
 from torchspot.types import Cost, Engine, Sampler, Samples, Shape
 
-_PROBE = 16_384
+_PROBE, _PROBE_NUMBERS = 16_384, 1 << 25
 _JUDGES = 2048
 _PROJECTIONS = 32
 _FAR = 100.0
@@ -48,6 +47,11 @@ class Problem:
         return max(map(math.prod, self.shapes))
 
     @property
+    def unrepeatable(self) -> list[int]:
+        """Numbers of the data sets that cannot be drawn again in the same order."""
+        return [k + 1 for k, sampler in enumerate(self.samplers) if not sampler.repeatable]
+
+    @property
     def judged(self) -> int:
         """Samples in the largest set of judges."""
         return max(map(len, self.judges))
@@ -69,7 +73,7 @@ class Problem:
     def check_cost(self, cost: Cost) -> None:
         """Tries the cost on a few samples: one finite number a row, and a gradient."""
         points = [x[:8].clone().requires_grad_() for x in self.probe]
-        values = cost(*points)
+        values = self._try(cost, points)
         rows = len(points[0])
         if not isinstance(values, Tensor) or values.shape != (rows,):
             came = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
@@ -85,6 +89,16 @@ class Problem:
         if not torch.isfinite(values).all():
             raise InvalidArgument(f"the cost is not finite on the data: it gave {values.detach().tolist()}.")
 
+    def _try(self, cost: Cost, points: list[Tensor]) -> Any:
+        """The cost's values, or an error that says on what it failed."""
+        try:
+            return cost(*points)
+        except (RuntimeError, IndexError, TypeError) as error:
+            raise InvalidArgument(
+                f"the cost failed on samples of shapes {[tuple(x.shape) for x in points]}: {error}. "
+                "It is called with one batch of each marginal and must take their dimensions."
+            ) from error
+
 
 def pose(sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, engine: Engine) -> Problem:
     """Opens the sources, sets rows aside, and measures where the data lies."""
@@ -99,9 +113,11 @@ def pose(sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, en
         as_sampler(source, weights=w, name=f"data set {k + 1}")
         for k, (source, w) in enumerate(zip(sources, weights, strict=True))
     ]
-    held_out = tuple(_held_out(sampler, seed, k) for k, sampler in enumerate(opened))
+    held_out = tuple(
+        held_out_rows(sampler, seed, str(k)) if isinstance(sampler, Rows) else None for k, sampler in enumerate(opened)
+    )
     samplers = tuple(map(_training_part, opened, held_out))
-    probe = tuple(_draw(sampler, _PROBE, Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
+    probe = tuple(_draw(sampler, _probe_size(sampler), Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
     _check_finite(probe)
     units = _units(probe, engine)
     judges = tuple(
@@ -116,16 +132,6 @@ def pose(sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, en
     )
 
 
-def _held_out(sampler: Sampler, seed: int, k: int) -> HeldOut | None:
-    if not sampler.repeatable:
-        warnings.warn(
-            f"data set {k + 1} cannot be drawn again in the same order: a resumed run will go on, but not bit for bit. "
-            "A function that takes generator= can.",
-            stacklevel=5,
-        )
-    return held_out_rows(sampler, seed, str(k)) if isinstance(sampler, Rows) else None
-
-
 def _training_part(sampler: Sampler, held_out: HeldOut | None) -> Sampler:
     return sampler.excluding(held_out.rows) if isinstance(sampler, Rows) and held_out is not None else sampler
 
@@ -134,6 +140,10 @@ def _judges(sampler: Sampler, held_out: HeldOut | None, key: Key) -> Tensor:
     if isinstance(sampler, Rows) and held_out is not None:
         return sampler.judges(held_out.rows, _JUDGES, generator(key))
     return _draw(sampler, _JUDGES, key)
+
+
+def _probe_size(sampler: Sampler) -> int:
+    return max(1024, min(_PROBE, _PROBE_NUMBERS // math.prod(sampler.shape)))
 
 
 def _draw(sampler: Sampler, size: int, key: Key) -> Tensor:

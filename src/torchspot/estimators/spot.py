@@ -3,11 +3,14 @@
 __all__ = ["SPOT", "Distance"]
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
@@ -58,7 +61,8 @@ class SPOT(BaseEstimator):
         engine: where to train; `Eager()` if None.
         callbacks: called at logged steps.
 
-    After `fit`: `plan_`, `distance_`, `history_`, `marginal_weights_`.
+    After `fit`: `plan_`, `distance_`, `history_`, `marginal_weights_` (η and where it came from) and `critics_`, the
+    trained critics (on standardised samples), whose `operator_norms()` measures every layer.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -119,6 +123,7 @@ class SPOT(BaseEstimator):
         """Sets what was learned."""
         self.marginal_weights_ = run.weights
         self.history_ = run.history.records
+        self.critics_ = run.objective.critics.critics
         self.plan_ = run.plan()
         self.distance_ = Distance(**vars(self.plan_.expected_cost()))
         return self
@@ -179,13 +184,15 @@ class _Run:
             "lipschitz_source": self.weights.source,
             "steps": self.training.step,
             "stopped": self.training.stop_reason,
-            "seed": self.seed,
+            "seed": int(self.seed),
         }
-        return PushforwardPlan(self.averaging.module, self.latent, self.objective.cost, self.problem.held_out, facts)
+        network = self.averaging.module.eval()
+        return PushforwardPlan(network, self.latent, self.objective.cost, self.problem.held_out, facts)
 
 
 def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, folder: Path | None) -> _Run:
     """Checks everything and builds the game; nothing is trained yet."""
+    _check_callable(spot.cost)
     preset = presets.default() if spot.preset is None else spot.preset
     engine = Eager() if spot.engine is None else spot.engine
     problem = pose(sources, weights, seed=spot.seed, engine=engine)
@@ -201,19 +208,35 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
     history = History(None if folder is None else folder / "history.jsonl")
     callbacks: tuple[Any, ...] = (Divergence(folder), history, *spot.callbacks)
     if folder is not None:
-        checkpoint = _resume(folder, training, callbacks, problem)
+        _warn_unrepeatable(problem)
+        identity = {
+            "data": problem.fingerprints,
+            "seed": spot.seed,
+            "cost": costs.to_spec(spot.cost),
+            "marginal weights": list(eta.eta),
+            "batch size": sizes.batch_size,
+            "preset": repr(preset),
+        }
+        checkpoint = _resume(folder, training, callbacks, identity)
         callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
     z = latent.draw(problem.judged, generator(Key(spot.seed, "judge z"), engine.device)).to(engine.dtype)
     return _Run(problem, objective, eta, latent, averaging, training, engine, history, callbacks, z, spot.seed)
+
+
+def _check_callable(cost: Any) -> None:
+    if not callable(cost):
+        raise InvalidArgument(f"the cost must be a function such as costs.euclidean, and is {cost!r}.")
 
 
 def _sizes(spot: SPOT, preset: Preset, problem: Problem) -> Sizes:
     sizes = preset.sizes(problem.dim)
     for name in ("steps", "batch_size"):
         value = getattr(spot, name)
-        if value is not None and not (isinstance(value, int) and value >= 1):
+        if value is None:
+            continue
+        if not isinstance(value, Integral) or int(value) < 1:
             raise InvalidArgument(f"{name} must be a whole number of at least 1, and is {value!r}.")
-        sizes = sizes if value is None else sizes._replace(**{name: value})
+        sizes = sizes._replace(**{name: int(value)})
     return sizes
 
 
@@ -226,7 +249,8 @@ def _marginal_weights(spot: SPOT, preset: Preset, problem: Problem) -> MarginalW
     if given is None:
         return marginal_weights(spot.cost, problem.probe)
     m = len(problem.shapes)
-    eta = tuple(map(float, given)) if isinstance(given, Sequence) else (float(given),) * m
+    flat = np.asarray(given, dtype=float).reshape(-1)
+    eta = tuple(flat.tolist()) * (m if len(flat) == 1 else 1)
     if len(eta) != m or not all(value > 0 for value in eta):
         raise InvalidArgument(
             f"marginal_weight must be one number above 0, or one for each of the {m} marginals, and is {given!r}."
@@ -241,8 +265,10 @@ def _networks(spot: SPOT, preset: Preset, shapes: Shapes, width: int) -> tuple[n
     )
     critics_builder = mlp_critics(width, preset.critic_depth, preset.control) if spot.critics is None else spot.critics
     network = _build(generator_builder, shapes, Key(spot.seed, "generator weights"))
+    critics = _build(critics_builder, shapes, Key(spot.seed, "critic weights"))
     _check_generator(network, shapes)
-    return network, _build(critics_builder, shapes, Key(spot.seed, "critic weights"))
+    _check_critics(critics, shapes)
+    return network, critics
 
 
 def _build(builder: Builder | nn.Module, shapes: Shapes, key: Key) -> nn.Module:
@@ -250,13 +276,38 @@ def _build(builder: Builder | nn.Module, shapes: Shapes, key: Key) -> nn.Module:
 
 
 def _check_generator(network: nn.Module, shapes: Shapes) -> None:
-    dtype = next((p.dtype for p in network.parameters()), torch.float32)
-    with torch.no_grad():
-        made = network(torch.zeros(2, shapes.latent, dtype=dtype))
-    came = [tuple(x.shape[1:]) for x in made] if isinstance(made, tuple) else type(made).__name__
+    """Tries a copy on a few samples."""
+    first = next((p for p in network.parameters() if p.requires_grad), None)
+    if first is None:
+        raise InvalidArgument("the generator has no parameters to train. Give a module with trainable weights.")
+    made = _tried(network, torch.zeros(2, shapes.latent).to(first))
+    came = [tuple(x.shape[1:]) for x in made] if isinstance(made, tuple) else made
     if came != list(shapes.marginals):
         raise InvalidArgument(
             f"the generator must return a tuple of samples with shapes {list(shapes.marginals)}, and returned {came}."
+        )
+
+
+def _tried(module: nn.Module, argument: Any) -> tuple[Tensor, ...] | str:
+    """What a copy of the module returns, or in words what came instead of a tuple."""
+    try:
+        with torch.no_grad():
+            made = copy.deepcopy(module)(argument)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        return f"an error ({error})"
+    return made if isinstance(made, tuple) else f"a {type(made).__name__}"
+
+
+def _check_critics(critics: nn.Module, shapes: Shapes) -> None:
+    """Tries a copy on a few samples."""
+    first = next((p for p in critics.parameters() if p.requires_grad), torch.zeros(()))
+    samples = tuple(torch.zeros(3, *shape).to(first) for shape in shapes.marginals)
+    made = _tried(critics, samples)
+    came = [tuple(value.shape) for value in made] if isinstance(made, tuple) else made
+    if came != [(3,)] * len(samples):
+        raise InvalidArgument(
+            f"the critics must take the tuple of samples and return a tuple with one value a row for each marginal, "
+            f"shapes {[(3,)] * len(samples)} for 3 rows, and returned {came}."
         )
 
 
@@ -304,27 +355,37 @@ def _players(
     return [critics, mover]
 
 
-class _SameData:
-    """Goes into the checkpoint, so that a run is resumed only with the data it began with."""
+def _warn_unrepeatable(problem: Problem) -> None:
+    for k in problem.unrepeatable:
+        warnings.warn(
+            f"data set {k} cannot be drawn again in the same order: a resumed run will go on, but not bit for bit. "
+            "A function that takes generator= can.",
+            stacklevel=4,
+        )
 
-    def __init__(self, fingerprints: list[str], folder: Path) -> None:
-        self.fingerprints, self.folder = fingerprints, folder
+
+class _Identity:
+    """Goes into the checkpoint, so that a run is resumed only as what it began."""
+
+    def __init__(self, facts: dict[str, Any], folder: Path) -> None:
+        self.facts, self.folder = facts, folder
 
     def state_dict(self) -> dict[str, Any]:
-        return {"fingerprints": self.fingerprints}
+        return self.facts
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["fingerprints"] != self.fingerprints:
+        differing = [name for name, value in self.facts.items() if state.get(name) != value]
+        if differing:
             raise InvalidArgument(
-                f"the run in {self.folder} was begun with other data. Resume it with the same data, "
-                "or start a new run in another folder."
+                f"the run in {self.folder} was begun with other {' and '.join(differing)}. "
+                "Resume it with the same, or start a new run in another folder."
             )
 
 
-def _resume(folder: Path, training: Training, callbacks: Sequence[Any], problem: Problem) -> Checkpoint:
+def _resume(folder: Path, training: Training, callbacks: Sequence[Any], identity: dict[str, Any]) -> Checkpoint:
     """Continues from the folder's checkpoint if there is one; from now on keeps one there."""
-    mine = [callback for callback in callbacks if isinstance(callback, Checkpoint) and callback.folder == folder]
-    checkpoint = mine[0] if mine else Checkpoint(folder)
-    checkpoint.companions = (_SameData(problem.fingerprints, folder), *callbacks)
+    kept = (c for c in callbacks if isinstance(c, Checkpoint) and c.folder.resolve() == folder.resolve())
+    checkpoint = next(kept, None) or Checkpoint(folder)
+    checkpoint.companions = (_Identity(identity, folder), *(c for c in callbacks if c is not checkpoint))
     load_checkpoint(folder, training, checkpoint.companions)
     return checkpoint

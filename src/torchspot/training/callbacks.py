@@ -26,8 +26,6 @@ class History:
         self.records: list[Record] = []
 
     def __call__(self, training: Training, record: Record) -> None:
-        if self.records and self.records[-1]["step"] >= record["step"]:
-            return
         self.records.append(record)
         if self.file is not None:
             with storage.replacing(self.file) as temporary:

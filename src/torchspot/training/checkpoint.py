@@ -2,7 +2,8 @@
 
 __all__ = ["checkpoint_file", "load_checkpoint", "save_checkpoint"]
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def checkpoint_file(folder: Path) -> Path:
 def save_checkpoint(folder: Path, training: Training, companions: Sequence[Any] = ()) -> None:
     """Writes the training and whatever goes with it (callbacks that remember something), atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    remembering = {_name(c): c.state_dict() for c in companions if hasattr(c, "state_dict")}
+    remembering = {name: c.state_dict() for name, c in _named(companions) if hasattr(c, "state_dict")}
     state = {"training": training.state_dict(), "companions": remembering}
     storage.write(checkpoint_file(folder), _KIND, _VERSION, state)
 
@@ -33,10 +34,10 @@ def load_checkpoint(folder: Path, training: Training, companions: Sequence[Any] 
         return False
     state = storage.read(file, _KIND, _VERSION)
     try:
+        for name, companion in _named(companions):
+            if name in state["companions"]:
+                companion.load_state_dict(state["companions"][name])
         training.load_state_dict(state["training"])
-        for companion in companions:
-            if _name(companion) in state["companions"]:
-                companion.load_state_dict(state["companions"][_name(companion)])
     except InvalidArgument:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -46,6 +47,10 @@ def load_checkpoint(folder: Path, training: Training, companions: Sequence[Any] 
     return True
 
 
-def _name(companion: Any) -> str:
+def _named(companions: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """What a companion's state is filed under: callbacks may come and go when a run is resumed."""
-    return type(companion).__name__
+    seen: Counter[str] = Counter()
+    for companion in companions:
+        kind = type(companion).__name__
+        yield f"{kind} {seen[kind]}", companion
+        seen[kind] += 1

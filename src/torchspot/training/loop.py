@@ -167,6 +167,7 @@ class Training:
         _check_disjoint(players)
         self.steps = steps
         self.step = 0
+        self.logged = -1
         self.seconds = 0.0
         self.stop_reason: str | None = None
         self.turns = [_Turn(p, sum(map(p.repeats, range(steps)))) for p in players]
@@ -183,7 +184,8 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         turns = {turn.player.name: turn.state_dict() for turn in self.turns}
         reason = self.stop_reason
-        return {"step": self.step, "steps": self.steps, "seconds": self.seconds, "stop_reason": reason, "turns": turns}
+        facts = {"step": self.step, "steps": self.steps, "logged": self.logged, "seconds": self.seconds}
+        return facts | {"stop_reason": reason, "turns": turns}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -192,7 +194,8 @@ class Training:
                 f"the run to resume was planned for {state['steps']} steps, and this call asks for {self.steps}. "
                 f"Resume with steps={state['steps']}, or start a new run."
             )
-        self.step, self.seconds, self.stop_reason = state["step"], state["seconds"], state["stop_reason"]
+        self.step, self.logged, self.seconds = state["step"], state["logged"], state["seconds"]
+        self.stop_reason = state["stop_reason"]
         for turn in self.turns:
             turn.load_state_dict(state["turns"][turn.player.name])
 
@@ -214,8 +217,11 @@ def train(
     try:
         with engine.running(), _interruptible() as interrupted:
             while True:
-                if training.step % log_every == 0 or training.step == training.steps:
+                if training.step > training.logged and (
+                    training.step % log_every == 0 or training.step == training.steps
+                ):
                     training.seconds = time.perf_counter() - started
+                    training.logged = training.step
                     _log(training, callbacks, measure)
                 if training.step >= training.steps or training.stop_reason:
                     return
