@@ -261,9 +261,7 @@ def test_networks_of_the_users_own_are_copied():
     )
     assert torch.equal(mine.layer.weight, before)
     assert not torch.equal(spot.plan_.generator.generator.layer.weight, before)
-    with pytest.raises(
-        InvalidArgument, match=r"tuple of samples with shapes \[\(2,\), \(2,\)\], and returned a Tensor"
-    ):
+    with pytest.raises(InvalidArgument, match=r"shapes \[\(2,\), \(2,\)\], and returned a Tensor"):
         SPOT(generator=nn.Linear(2, 2)).fit(*two_gaussians(300).xs)
 
 

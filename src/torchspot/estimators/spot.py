@@ -2,9 +2,8 @@
 
 __all__ = ["SPOT", "Distance"]
 
-import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -18,11 +17,12 @@ from torch import Tensor, nn
 from torchspot import costs, latents
 from torchspot.errors import InvalidArgument, NotFitted
 from torchspot.estimators import presets
+from torchspot.estimators.networks import Builder, build_critics, build_generator
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem, pose
 from torchspot.latents import Latent
 from torchspot.networks.critics import CriticsInDataUnits, mlp_critics
-from torchspot.networks.generators import InDataUnits, Shapes, separate
+from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
 from torchspot.objectives.transport import MarginalWeights, Transport, marginal_weights
 from torchspot.plans import PushforwardPlan
 from torchspot.random import Key, generator
@@ -31,8 +31,6 @@ from torchspot.training.checkpoint import load_checkpoint
 from torchspot.training.engine import Eager
 from torchspot.training.loop import Averaging, Draw, Player, Stream, Training, train
 from torchspot.types import Callback, Cost, Engine, Estimate, Record, Samples
-
-Builder = Callable[[Shapes, torch.Generator], nn.Module]
 
 _LATENT_OF_IMAGES = 100
 
@@ -200,8 +198,9 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
     sizes = _sizes(spot, preset, problem)
     latent = _default_latent(problem) if spot.latent is None else spot.latent
     eta = _marginal_weights(spot, preset, problem)
-    networks = _networks(spot, preset, Shapes(latent.dim, problem.shapes), sizes.width)
-    objective = _objective(networks, spot.cost, eta, problem, engine)
+    objective = _objective(
+        spot, preset, Shapes(latent.dim, problem.shapes), sizes.width, eta.eta, problem.units, engine
+    )
     averaging = Averaging(objective.generator, preset.averaging)
     players = _players(objective, averaging, preset, _draws(problem, latent, sizes.batch_size, spot.seed, engine))
     training = Training(players, sizes.steps)
@@ -258,64 +257,14 @@ def _marginal_weights(spot: SPOT, preset: Preset, problem: Problem) -> MarginalW
     return MarginalWeights(eta, None, "given")
 
 
-def _networks(spot: SPOT, preset: Preset, shapes: Shapes, width: int) -> tuple[nn.Module, nn.Module]:
-    """The user's networks, or the preset's, with weights drawn from the seed."""
-    generator_builder = (
-        separate(width, preset.generator_depth, preset.aligned) if spot.generator is None else spot.generator
-    )
-    critics_builder = mlp_critics(width, preset.critic_depth, preset.control) if spot.critics is None else spot.critics
-    network = _build(generator_builder, shapes, Key(spot.seed, "generator weights"))
-    critics = _build(critics_builder, shapes, Key(spot.seed, "critic weights"))
-    _check_generator(network, shapes)
-    _check_critics(critics, shapes)
-    return network, critics
-
-
-def _build(builder: Builder | nn.Module, shapes: Shapes, key: Key) -> nn.Module:
-    return copy.deepcopy(builder) if isinstance(builder, nn.Module) else builder(shapes, generator(key))
-
-
-def _check_generator(network: nn.Module, shapes: Shapes) -> None:
-    """Tries a copy on a few samples."""
-    first = next((p for p in network.parameters() if p.requires_grad), None)
-    if first is None:
-        raise InvalidArgument("the generator has no parameters to train. Give a module with trainable weights.")
-    made = _tried(network, torch.zeros(2, shapes.latent).to(first))
-    came = [tuple(x.shape[1:]) for x in made] if isinstance(made, tuple) else made
-    if came != list(shapes.marginals):
-        raise InvalidArgument(
-            f"the generator must return a tuple of samples with shapes {list(shapes.marginals)}, and returned {came}."
-        )
-
-
-def _tried(module: nn.Module, argument: Any) -> tuple[Tensor, ...] | str:
-    """What a copy of the module returns, or in words what came instead of a tuple."""
-    try:
-        with torch.no_grad():
-            made = copy.deepcopy(module)(argument)
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        return f"an error ({error})"
-    return made if isinstance(made, tuple) else f"a {type(made).__name__}"
-
-
-def _check_critics(critics: nn.Module, shapes: Shapes) -> None:
-    """Tries a copy on a few samples."""
-    first = next((p for p in critics.parameters() if p.requires_grad), torch.zeros(()))
-    samples = tuple(torch.zeros(3, *shape).to(first) for shape in shapes.marginals)
-    made = _tried(critics, samples)
-    came = [tuple(value.shape) for value in made] if isinstance(made, tuple) else made
-    if came != [(3,)] * len(samples):
-        raise InvalidArgument(
-            f"the critics must take the tuple of samples and return a tuple with one value a row for each marginal, "
-            f"shapes {[(3,)] * len(samples)} for 3 rows, and returned {came}."
-        )
-
-
 def _objective(
-    networks: tuple[nn.Module, nn.Module], cost: Cost, weights: MarginalWeights, problem: Problem, engine: Engine
+    spot: SPOT, preset: Preset, shapes: Shapes, width: int, eta: tuple[float, ...], units: Units, engine: Engine
 ) -> Transport:
-    network, critics = (module.to(engine.device, engine.dtype) for module in networks)
-    return Transport(InDataUnits(network, problem.units), CriticsInDataUnits(critics, problem.units), cost, weights.eta)
+    networks = separate(width, preset.generator_depth, preset.aligned) if spot.generator is None else spot.generator
+    judges = mlp_critics(width, preset.critic_depth, preset.control) if spot.critics is None else spot.critics
+    network = build_generator(networks, shapes, spot.seed).to(engine.device, engine.dtype)
+    critics = build_critics(judges, shapes, spot.seed).to(engine.device, engine.dtype)
+    return Transport(InDataUnits(network, units), CriticsInDataUnits(critics, units), spot.cost, eta)
 
 
 def _draws(problem: Problem, latent: Latent, size: int, seed: int, engine: Engine) -> tuple[Draw, Draw]:

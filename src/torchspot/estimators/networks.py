@@ -1,0 +1,61 @@
+"""The networks of a fit: the user's or the preset's, built from the seed and tried before training."""
+
+__all__ = ["Builder", "build_critics", "build_generator"]
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchspot.errors import InvalidArgument
+from torchspot.networks.generators import Shapes
+from torchspot.random import Key, generator
+
+Builder = Callable[[Shapes, torch.Generator], nn.Module]
+"""Makes a network for these shapes with weights from this generator, so that every fit starts afresh."""
+
+
+def build_generator(builder: Builder | nn.Module, shapes: Shapes, seed: int) -> nn.Module:
+    """A generator that returns one sample of each marginal; a module is copied."""
+    network = _build(builder, shapes, Key(seed, "generator weights"))
+    first = next((p for p in network.parameters() if p.requires_grad), None)
+    if first is None:
+        raise InvalidArgument("the generator has no parameters to train. Give a module with trainable weights.")
+    made = _tried(network, torch.zeros(2, shapes.latent).to(first))
+    came = [tuple(x.shape[1:]) for x in made] if isinstance(made, tuple) else made
+    if came != list(shapes.marginals):
+        raise InvalidArgument(
+            f"the generator must return a tuple of samples with shapes {list(shapes.marginals)}, and returned {came}."
+        )
+    return network
+
+
+def build_critics(builder: Builder | nn.Module, shapes: Shapes, seed: int) -> nn.Module:
+    """Critics that return one value a row for each marginal; a module is copied."""
+    critics = _build(builder, shapes, Key(seed, "critic weights"))
+    first = next((p for p in critics.parameters() if p.requires_grad), torch.zeros(()))
+    samples = tuple(torch.zeros(3, *shape).to(first) for shape in shapes.marginals)
+    made = _tried(critics, samples)
+    came = [tuple(value.shape) for value in made] if isinstance(made, tuple) else made
+    if came != [(3,)] * len(samples):
+        raise InvalidArgument(
+            "the critics must take the tuple of samples and return a tuple with one value a row for each marginal, "
+            f"shapes {[(3,)] * len(samples)} for 3 rows, and returned {came}."
+        )
+    return critics
+
+
+def _build(builder: Builder | nn.Module, shapes: Shapes, key: Key) -> nn.Module:
+    return copy.deepcopy(builder) if isinstance(builder, nn.Module) else builder(shapes, generator(key))
+
+
+def _tried(module: nn.Module, argument: Any) -> tuple[Tensor, ...] | str:
+    """What a copy of the module returns, or in words what came instead of a tuple."""
+    try:
+        with torch.no_grad():
+            made = copy.deepcopy(module)(argument)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        return f"an error ({error})"
+    return made if isinstance(made, tuple) else f"a {type(made).__name__}"
