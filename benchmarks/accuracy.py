@@ -87,10 +87,18 @@ def run(name: str, seed: int, n: int, steps: int | None, device: str) -> dict[st
         "marginals": audited.as_dict()["marginals"],
         "seconds": round(seconds, 1),
     }
+    if name.startswith("gaussians"):
+        row["moments"] = [moments(x, sign * 2.5) for x, sign in zip(spot.sample(N, seed=0), (-1, 1), strict=True)]
     if name == "gaussians-squared":
         x, y = spot.sample(N, seed=0)
         row["pair_error"] = float((y - x - torch.tensor([5.0, 0.0]).to(x)).square().sum(1).mean())
     return row
+
+
+def moments(x: torch.Tensor, first: float) -> dict[str, float]:
+    """Errors of mean and deviations of a marginal whose law is N((first, 0), I)."""
+    mean_error = float((x.mean(0) - torch.tensor([first, 0.0]).to(x)).norm())
+    return {"mean_error": mean_error, "deviation_error": float((x.std(0) - 1).abs().max())}
 
 
 def truth(name: str, points: int) -> float:
