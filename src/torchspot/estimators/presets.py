@@ -53,8 +53,8 @@ class Preset:
     """Hidden layers of each network of the generator."""
     critic_depth: int
     """Hidden layers of each critic."""
-    aligned: bool
-    """Whether the networks of the generator start with equal weights."""
+    aligned_from: int | None
+    """From how many marginals on the networks of the generator start with equal weights; None: never."""
     batch_size: int | None
     """Samples a step; None takes it from the data's dimension."""
     steps: int | None
@@ -85,7 +85,7 @@ def default(learning_rate: float = 2e-3) -> Preset:
         learning_rate=learning_rate,
         critic_learning_rate=2.5 * learning_rate,
         optimizer=OptimisticAdam,
-        betas=(0.5, 0.999),
+        betas=(0.5, 0.99),
         schedule=Cosine(),
         averaging=0.999,
         critic_steps=1,
@@ -94,7 +94,7 @@ def default(learning_rate: float = 2e-3) -> Preset:
         width=None,
         generator_depth=3,
         critic_depth=3,
-        aligned=True,
+        aligned_from=3,
         batch_size=None,
         steps=None,
     )
@@ -118,7 +118,7 @@ def paper(learning_rate: float = 1e-3) -> Preset:
         width=8,
         generator_depth=2,
         critic_depth=1,
-        aligned=False,
+        aligned_from=None,
         batch_size=100,
         steps=20_000,
     )

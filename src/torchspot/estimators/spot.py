@@ -260,7 +260,8 @@ def _marginal_weights(spot: SPOT, preset: Preset, problem: Problem) -> MarginalW
 def _objective(
     spot: SPOT, preset: Preset, shapes: Shapes, width: int, eta: tuple[float, ...], units: Units, engine: Engine
 ) -> Transport:
-    networks = separate(width, preset.generator_depth, preset.aligned) if spot.generator is None else spot.generator
+    aligned = preset.aligned_from is not None and len(shapes.marginals) >= preset.aligned_from
+    networks = separate(width, preset.generator_depth, aligned) if spot.generator is None else spot.generator
     judges = mlp_critics(width, preset.critic_depth, preset.control) if spot.critics is None else spot.critics
     network = build_generator(networks, shapes, spot.seed).to(engine.device, engine.dtype)
     critics = build_critics(judges, shapes, spot.seed).to(engine.device, engine.dtype)

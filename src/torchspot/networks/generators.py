@@ -41,7 +41,7 @@ class SeparateGenerator(nn.Module):
     """G_i(z): one network for each marginal, sharing nothing but z (section 5.1 of the paper).
 
     Aligned networks start with equal weights, so that the marginals start out coupled point by point and not each
-    turned its own way: from such a coupling training seldom finds back.
+    turned its own way: with three or more of them training may not find back from that.
     """
 
     def __init__(self, shapes: Shapes, *, width: int, depth: int, aligned: bool, rng: torch.Generator) -> None:
@@ -82,7 +82,7 @@ class separate:  # noqa: N801
 
     width: int = 64
     depth: int = 2
-    aligned: bool = True
+    aligned: bool = False
     """Whether all networks start with equal weights; the paper's start apart."""
 
     def __call__(self, shapes: Shapes, rng: torch.Generator) -> SeparateGenerator:
