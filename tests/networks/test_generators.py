@@ -55,6 +55,15 @@ def test_the_paper_counts_its_parameters_right():
         assert sum(p.numel() for p in network.parameters()) == count
 
 
+def test_aligned_networks_start_equal_as_far_as_their_sizes_go_and_are_not_tied():
+    first, second, _ = separate(8, 2, aligned=True)(SHAPES, rng()).networks
+    assert torch.equal(first[2].weight, second[2].weight)
+    assert torch.equal(first[4].weight, second[4].weight[:2])
+    assert first[2].weight is not second[2].weight
+    apart, other, _ = separate(8, 2)(SHAPES, rng()).networks
+    assert not torch.equal(apart[2].weight, other[2].weight)
+
+
 def test_separate_networks_share_nothing_and_a_trunk_is_one_module():
     apart = separate(8, 2)(SHAPES, rng())
     assert len({id(p) for p in apart.parameters()}) == 3 * 6
