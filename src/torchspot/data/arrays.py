@@ -1,19 +1,17 @@
 """Samplers over the rows of a table that is in memory or mapped from disk."""
 
-__all__ = ["HeldOut", "Items", "Rows", "batch_rows", "held_out_rows"]
+__all__ = ["HeldOut", "Rows", "held_out_rows"]
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import default_collate
 
+from torchspot.data.loaders import Items
 from torchspot.errors import InvalidArgument
 from torchspot.random import Key
 from torchspot.types import Shape
@@ -30,33 +28,6 @@ class HeldOut:
 
     fingerprint: str
     rows: Indices
-
-
-class Items:
-    """A map-style dataset as an array of rows, collated as its DataLoader would; what it gives may be random."""
-
-    def __init__(self, dataset: Any, *, name: str, collate: Callable[[list[Any]], Any] = default_collate) -> None:
-        self.dataset, self.name, self.collate = dataset, name, collate
-        self.shape = (len(dataset), *(self[np.zeros(1, dtype=np.int64)].shape[1:] if len(dataset) else ()))
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, indices: Indices) -> np.ndarray:
-        """The items with these numbers, one a row."""
-        batch = self.collate([self.dataset[int(i)] for i in indices])
-        return batch_rows(batch, self.name).numpy()
-
-
-def batch_rows(batch: Any, name: str) -> Tensor:
-    """The samples of a collated batch, one a row; labels that come with them are left aside."""
-    samples = batch[0] if isinstance(batch, Sequence) and not isinstance(batch, Tensor) else batch
-    if not isinstance(samples, Tensor):
-        raise InvalidArgument(
-            f"{name} gives items of type {type(samples).__name__}; tensors (or tuples that begin with one) are needed. "
-            "Pass a dataset that returns tensors, or a function n -> samples."
-        )
-    return samples.detach().unsqueeze(-1) if samples.ndim == 1 else samples.detach()
 
 
 class Rows:

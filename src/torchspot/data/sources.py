@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from torchspot.data.arrays import Items, Rows
+from torchspot.data.arrays import Rows
 from torchspot.data.distributions import CallableSampler, DistributionSampler
 from torchspot.data.images import image_files, read_images
-from torchspot.data.loaders import IterableSampler
+from torchspot.data.loaders import Items, IterableSampler
 from torchspot.data.parquet import spooled, table_columns
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.types import Sampler

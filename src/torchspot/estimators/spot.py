@@ -210,7 +210,7 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
         _warn_unrepeatable(problem)
         identity = {
             "data": problem.fingerprints,
-            "seed": spot.seed,
+            "seed": int(spot.seed),
             "cost": costs.to_spec(spot.cost),
             "marginal weights": list(eta.eta),
             "batch size": sizes.batch_size,
