@@ -202,21 +202,20 @@ def _table(plan: PushforwardPlan, judged: Audit, truth: float | None = None) -> 
     """What a user wants to know first."""
     table = Table(show_header=False)
     table.add_row(
-        f"expected cost ({plan.cost})", f"{judged.cost.value:.4f} ± {judged.cost.monte_carlo_error:.4f} (Monte Carlo)"
+        f"expected cost ({plan.cost})", f"{judged.cost.value:.5g} ± {judged.cost.monte_carlo_error:.2g} (Monte Carlo)"
     )
     if truth is not None:
         table.add_row("true value", f"{truth:g}  (error {100 * (judged.cost.value / truth - 1):+.2f} %)")
     for k, marginal in enumerate(judged.marginals):
         seen = "held-out rows" if marginal.held_out else "rows"
-        table.add_row(
-            f"marginal {k + 1}: sliced W2",
-            f"{marginal.sliced_w2:.4f}  (noise floor {marginal.noise_floor:.4f}, {marginal.rows} {seen})",
-        )
-        table.add_row("    mean, spread", f"off by {marginal.mean_error:.4f}, {100 * marginal.spread_error:.1f} %")
+        floor = f"noise floor {marginal.noise_floor:.4g}"
+        table.add_row(f"marginal {k + 1}: sliced W2", f"{marginal.sliced_w2:.4g}  ({floor})")
+        table.add_row("    mean, spread off by", f"{marginal.mean_error:.3g}, {100 * marginal.spread_error:.1f} %")
+        table.add_row("    judged by", f"{marginal.rows} {seen}")
     facts = plan.facts
     if facts.get("eta"):
         weights = ", ".join(f"{eta:.3g}" for eta in facts["eta"])
-        table.add_row("marginal weights η", f"{weights}  (Lipschitz constant of the cost: {facts['lipschitz_source']})")
+        table.add_row("marginal weights η", f"{weights}  (Lipschitz constant {facts['lipschitz_source']})")
     return table
 
 

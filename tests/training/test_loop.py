@@ -215,7 +215,7 @@ def test_progress_shows_what_a_user_waits_for(tmp_path):
     Game().run(Progress(console), measure=lambda: {"cost": 1.25, "marginal_error": 0.5})
     file.close()
     text = (tmp_path / "out").read_text()
-    for word in ("40/40", "cost 1.2500", "marginal error 0.5000", "steps/s", "left"):
+    for word in ("40/40", "cost 1.25", "marginal error 0.5", "steps/s", "left"):
         assert word in text
 
 

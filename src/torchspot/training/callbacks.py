@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from torchspot import storage
@@ -129,8 +129,8 @@ class Progress:
         self._bar.update(
             self._bar.task_ids[0],
             completed=training.step,
-            cost=f"{record.get('cost', math.nan):.4f}",
-            error=f"{record.get('marginal_error', math.nan):.4f}",
+            cost=f"{record.get('cost', math.nan):.5g}",
+            error=f"{record.get('marginal_error', math.nan):.3g}",
             rate=f"{rate:.0f}",
         )
 
@@ -144,11 +144,10 @@ class Progress:
         self._started = (training.step, training.seconds)
         self._bar = Bar(
             TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(bar_width=None),
-            TextColumn("cost {task.fields[cost]}  marginal error {task.fields[error]}  {task.fields[rate]} steps/s"),
-            TimeElapsedColumn(),
+            BarColumn(bar_width=8),
+            TextColumn("cost {task.fields[cost]} marginal error {task.fields[error]} {task.fields[rate]} steps/s"),
+            TimeRemainingColumn(compact=True),
             TextColumn("left"),
-            TimeRemainingColumn(),
             console=self.console,
         )
         self._bar.add_task("", total=training.steps, completed=training.step, cost="-", error="-", rate="-")
