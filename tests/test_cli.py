@@ -147,13 +147,14 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_exits_with_2_and_says_why(name, files, tmp_path, monkeypatch, capsys):
     (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "notes.txt").write_text("mine")
+    for mine in ("notes.txt", ".notes.part"):
+        (tmp_path / "taken" / mine).write_text("mine")
     names = {"A": files[0], "B": files[1], "OUT": tmp_path / "out", "TAKEN": tmp_path / "taken", "RUN": tmp_path}
     arguments, message = BAD[name]
     code, text = run(monkeypatch, capsys, *(names.get(a, a) for a in arguments))
     assert code == 2
     assert message in " ".join(text.split())
-    assert (tmp_path / "taken" / "notes.txt").read_text() == "mine"
+    assert sorted(file.name for file in (tmp_path / "taken").iterdir()) == [".notes.part", "notes.txt"]
 
 
 def test_another_run_is_not_overwritten_or_mixed_up(files, tmp_path, monkeypatch, capsys):

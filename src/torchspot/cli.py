@@ -250,7 +250,7 @@ def _claim(out: Path, options: dict[str, Any], resume: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InvalidArgument(f"{out} is a file. Give a folder with --out.")
     record = out / _RECORD
-    for half_written in out.glob(".*.part"):
+    for half_written in (file for name in _RUN_FILES for file in out.glob(f".{name}.*.part")):
         half_written.unlink()
     held = {file.name for file in out.iterdir()} if out.is_dir() else set()
     if held <= {_RECORD} and not resume:
