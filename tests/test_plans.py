@@ -113,19 +113,19 @@ HOSTILE = {
     "wide enough to fill the memory": lambda state, tensors: state["generator"].update(width=2**19),
     "too deep": lambda state, tensors: state["generator"].update(depth=10**9),
     "no width": lambda state, tensors: state["generator"].pop("width"),
-    "text for a number": lambda state, tensors: state.update(scale="much"),
+    "text for a number": lambda state, tensors: state["runs"][0].update(scale="much"),
     "another dtype": lambda state, tensors: state.update(dtype="object"),
     "a latent of no size": lambda state, tensors: state["latent"].update(dim=-1),
     "a huge latent": lambda state, tensors: state["latent"].update(dim=2**50),
     "weights of another shape": lambda state, tensors: tensors.update(
-        {"weights/networks.0.0.weight": torch.zeros(1, 1)}
+        {"runs/0/weights/networks.0.weight": torch.zeros(1, 1)}
     ),
-    "weights missing": lambda state, tensors: state["weights"].popitem(),
+    "weights missing": lambda state, tensors: state["runs"][0]["weights"].popitem(),
     "held-out rows that are no tensor": lambda state, tensors: state.update(held_out=[{"fingerprint": 1, "rows": [0]}]),
     "a cost nested without end": lambda state, tensors: state.update(cost=nested(900)),
     "a norm that is none": lambda state, tensors: state["cost"].update(p=0.5),
-    "a scale that is no number": lambda state, tensors: tensors.update(scale=torch.tensor(float("nan"))),
-    "no facts": lambda state, tensors: state.pop("facts"),
+    "a scale that is no number": lambda state, tensors: tensors.update({"runs/0/scale": torch.tensor(float("nan"))}),
+    "no facts": lambda state, tensors: state["runs"][0].pop("facts"),
 }
 
 

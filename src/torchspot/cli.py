@@ -24,7 +24,7 @@ from torchspot.data import as_sampler
 from torchspot.errors import InvalidArgument, TorchspotError
 from torchspot.estimators import SPOT, presets
 from torchspot.evaluation import Audit, audit
-from torchspot.plans import PushforwardPlan
+from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.plots import plot_convergence, plot_pairs
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
@@ -198,7 +198,7 @@ def _fit(spot: SPOT, sources: list[Any], out: Path, truth: float | None = None) 
     console.print(table)
 
 
-def _table(plan: PushforwardPlan, judged: Audit, truth: float | None = None) -> Table:
+def _table(plan: PushforwardPlan | PooledPlan, judged: Audit, truth: float | None = None) -> Table:
     """What a user wants to know first."""
     table = Table(show_header=False)
     table.add_row(

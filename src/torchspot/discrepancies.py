@@ -1,6 +1,14 @@
 """How far two samples are apart: sliced Wasserstein, energy distance, moments."""
 
-__all__ = ["energy_distance", "mean_error", "noise_floor", "sliced_w2", "spread_error"]
+__all__ = [
+    "energy_distance",
+    "mean_error",
+    "noise_floor",
+    "random_directions",
+    "sliced_w2",
+    "spread_error",
+    "w2_along",
+]
 
 import torch
 from jaxtyping import Float
@@ -18,10 +26,19 @@ def sliced_w2(x: Points, y: Points, *, projections: int = _PROJECTIONS, seed: in
 
     Reference: "Sliced and Radon Wasserstein Barycenters of Measures", N. Bonneel et al., 2015.
     """
-    directions = torch.randn(x.shape[1], projections, generator=generator(Key(seed, "directions")), dtype=torch.float64)
-    directions = (directions / directions.norm(dim=0)).to(x)
-    apart = (x @ directions).sort(dim=0).values - (y @ directions).sort(dim=0).values  # (batch, projections)
-    return float(apart.double().square().mean().sqrt())
+    return float(w2_along(x, y, random_directions(x.shape[1], projections, seed).to(x)))
+
+
+def random_directions(dim: int, count: int, seed: int = 0) -> Float[Tensor, "dim directions"]:
+    """Unit vectors, uniform on the sphere."""
+    directions = torch.randn(dim, count, generator=generator(Key(seed, "directions")), dtype=torch.float64)
+    return directions / directions.norm(dim=0)
+
+
+def w2_along(x: Points, y: Points, directions: Float[Tensor, "dim directions"]) -> Float[Tensor, ""]:
+    """√ of the mean, over these directions θ, of W2²(⟨θ, x⟩, ⟨θ, y⟩), for samples of equal size."""
+    apart = (x @ directions).sort(dim=0).values - (y @ directions).sort(dim=0).values  # (batch, directions)
+    return apart.double().square().mean().sqrt()
 
 
 def energy_distance(x: Points, y: Points) -> float:

@@ -1,4 +1,4 @@
-"""One seed gives independent generators by role, rank and batch number; nothing seeds globally."""
+"""One seed gives independent generators by role, rank, replica and batch number; nothing seeds globally."""
 
 __all__ = ["Key", "fresh_seed", "generator"]
 
@@ -15,10 +15,11 @@ class Key(NamedTuple):
     seed: int
     role: str
     rank: int = 0
+    replica: int = 0
 
     def at(self, index: int) -> int:
         """The 63-bit seed of the batch with this number."""
-        text = f"{self.seed}/{self.role}/{self.rank}/{index}".encode()
+        text = f"{self.seed}/{self.role}/{self.rank}/{self.replica}/{index}".encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 

@@ -1,11 +1,25 @@
 """Shape aliases, and the small protocols that outside objects may fit."""
 
-__all__ = ["Callback", "Cost", "Engine", "Estimate", "Plan", "Record", "Sampler", "Samples", "Shape", "Values"]
+__all__ = [
+    "Callback",
+    "Cost",
+    "Engine",
+    "Estimate",
+    "Parts",
+    "Plan",
+    "Record",
+    "Sampler",
+    "Samples",
+    "Shape",
+    "Step",
+    "Steps",
+    "Values",
+]
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -65,6 +79,52 @@ class Plan(Protocol):
     def expected_cost(self, n: int = ...) -> Estimate: ...
 
 
+class Parts(NamedTuple):
+    """The parts of a player's step on the device, each of which may be compiled."""
+
+    loss: Callable[[tuple[Tensor, ...]], Float[Tensor, ""]]
+    """Batch in, one number out."""
+    move: Callable[[Tensor, Tensor, Tensor], None]
+    """Loss, gradient and the numbers of this step in; moves the parameters."""
+    after_step: Callable[[], None]
+    """What the player does then."""
+
+
+class Steps(Protocol):
+    """A player's steps, as an engine sees them: the host's part, the device's part, and what the latter changes."""
+
+    name: str
+    total: int
+    count: int
+    generator: torch.Generator
+    loss: Float[Tensor, ""]
+    """Of the latest step."""
+
+    def advance(self) -> None:
+        """Gets the next batch ready, on the host."""
+
+    def seed(self) -> None:
+        """Puts the random numbers back to the start of this step."""
+
+    def parts(self) -> Parts:
+        """What `update` does, as it is written."""
+
+    def update(self, parts: Parts | None = None) -> None:
+        """The step on the device; an engine may give faster versions of its parts."""
+
+    def tensors(self) -> list[Tensor]:
+        """All that `update` changes; the parameters first."""
+
+
+class Step(Protocol):
+    """A step that is ready to be run many times."""
+
+    how: str
+    """In words: "eager", "captured", and why not where that was asked for."""
+
+    def __call__(self) -> None: ...
+
+
 class Engine(Protocol):
     """Where and how player steps run."""
 
@@ -74,8 +134,8 @@ class Engine(Protocol):
     def running(self) -> AbstractContextManager[None]:
         """Holds while steps run (number of threads and the like)."""
 
-    def prepare(self, step: Callable[[], None]) -> Callable[[], None]:
-        """The same step, made ready to be run many times."""
+    def prepare(self, turn: Steps) -> Step:
+        """The player's step, made ready to be run many times."""
 
 
 class Callback(Protocol):

@@ -8,7 +8,7 @@ from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import Shapes
 from torchspot.networks.lipschitz import (
     Clipping,
-    GroupSort,
+    HalfAbsolute,
     Orthogonal,
     SpectralNorm,
     operator_norm,
@@ -38,14 +38,18 @@ def test_orthogonalise_converges_to_the_nearest_orthogonal_matrix(shape):
     assert errors[2] < 1e-5
 
 
-def test_group_sort_sorts_and_keeps_norms():
-    h = torch.randn(50, 8, generator=RNG(), dtype=torch.float64).requires_grad_()
-    out = GroupSort()(h)
-    assert torch.allclose(out.sort(dim=1).values, h.sort(dim=1).values)
-    assert (out[:, :4] >= out[:, 4:]).all()
+def test_half_absolute_keeps_norms_and_is_group_sort_in_turned_coordinates():
+    h = torch.randn(8, 50, generator=RNG(), dtype=torch.float64).requires_grad_()
+    out = HalfAbsolute()(h)
     seed = torch.randn_like(out)
     gradient = torch.autograd.grad(out, h, seed)[0]
-    assert torch.allclose(gradient.norm(dim=1), seed.norm(dim=1))
+    assert torch.allclose(gradient.norm(dim=0), seed.norm(dim=0))
+    identity = torch.eye(4, dtype=torch.float64)
+    turn = torch.cat((torch.cat((identity, -identity), 1), torch.cat((identity, identity), 1))) / 2**0.5
+    larger, smaller = (turn.mT @ HalfAbsolute()(turn @ h)).chunk(2)
+    a, b = h.chunk(2)
+    assert torch.allclose(larger, torch.maximum(a, b))
+    assert torch.allclose(smaller, torch.minimum(a, b))
 
 
 def _train_a_little(control):
@@ -83,7 +87,7 @@ def test_without_the_step_after_they_do_not_stay_so():
 
 
 def test_orthogonal_critics_are_tight():
-    assert min(_train_a_little(Orthogonal()).operator_norms()) > 0.99
+    assert min(_train_a_little(Orthogonal()).operator_norms()) > 0.97
 
 
 def test_spectral_norm_divides_by_the_largest_singular_value():

@@ -6,7 +6,7 @@ import torch
 
 from torchspot import costs
 from torchspot.errors import InvalidArgument
-from torchspot.networks.critics import CriticsInDataUnits, mlp_critics
+from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
 from torchspot.objectives import Transport, marginal_weights
 
@@ -17,9 +17,9 @@ def game(cost=costs.squared_euclidean, m: int = 2) -> tuple[Transport, tuple[tor
     units = Units(tuple(torch.randn(2, generator=rng) for _ in range(m)), 1.7)
     objective = Transport(
         InDataUnits(separate(8, 2)(shapes, rng), units),
-        CriticsInDataUnits(mlp_critics(8, 2)(shapes, rng), units),
+        mlp_critics(8, 2)(shapes, rng),
         cost,
-        tuple(2.0 + k for k in range(m)),
+        torch.tensor([2.0 + k for k in range(m)]),
     )
     return objective, tuple(torch.randn(50, 2, generator=rng) for _ in range(m + 1))
 
@@ -29,14 +29,15 @@ def test_the_losses_are_the_two_sides_of_the_objective(m):
     objective, batch = game(costs.sum_over_pairs(costs.squared_euclidean), m)
     z, *xs = batch
     generated = objective.generator(z)
-    fake, real = objective.critics(generated), objective.critics(tuple(xs))
+    scale, standardise = objective.generator.units.scale, objective.generator.units.from_data
+    fake, real = ([scale * v for v in objective.critics(standardise(s))] for s in (generated, tuple(xs)))
     gaps = [f.mean() - r.mean() for f, r in zip(fake, real, strict=True)]
     assert torch.allclose(objective.critic_loss(batch), -sum(gaps), atol=1e-5)
     pull = sum(eta * f.mean() for eta, f in zip(objective.eta, fake, strict=True))
     cost = objective.cost(*generated).mean()
     assert torch.allclose(objective.generator_loss((z,)), cost + pull, atol=1e-5)
     expected = sum(eta * gap for eta, gap in zip(objective.eta, gaps, strict=True))
-    assert torch.allclose(objective.gap(generated, tuple(xs)), expected, atol=1e-5)
+    assert torch.allclose(objective.gap(standardise(generated), standardise(tuple(xs))), expected, atol=1e-5)
 
 
 def test_losses_are_deterministic_and_each_player_gets_a_gradient():
@@ -48,8 +49,7 @@ def test_losses_are_deterministic_and_each_player_gets_a_gradient():
     ):
         gradients = torch.autograd.grad(loss, list(module.parameters()))
         for (name, _), gradient in zip(module.named_parameters(), gradients, strict=True):
-            last_bias = name.endswith("6.bias") or name.endswith("4.bias")
-            assert gradient.abs().sum() > 0 or (module is objective.critics and last_bias), name
+            assert gradient.abs().sum() > 1e-6, name
 
 
 def normal(n: int, mean: float, seed: int) -> torch.Tensor:

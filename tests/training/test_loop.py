@@ -12,8 +12,9 @@ from torchspot.random import Key
 from torchspot.training.callbacks import Checkpoint, Divergence, History, Progress, StopOnPlateau, TensorBoard
 from torchspot.training.checkpoint import checkpoint_file, load_checkpoint
 from torchspot.training.engine import Eager, choose_device
-from torchspot.training.loop import Averaging, Draw, Player, Stream, Training, train
+from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import OptimisticAdam
+from torchspot.training.players import Draw, Player, Stream
 
 
 class Noise:
@@ -33,17 +34,16 @@ class Game:
         for k, layer in enumerate((self.x, self.y)):
             nn.init.constant_(layer.weight, 0.5 + k)
         self.norm = nn.BatchNorm1d(2)
-        self.averaging = Averaging(nn.Sequential(self.x, self.norm), 0.9)
         self.calls = []
         self.explode_at = explode_at
         players = [
-            self._player("y", (self.y,), -1, repeats, lambda: None),
-            self._player("x", (self.averaging.source,), 1, lambda step: 1, self.averaging),
+            self._player("y", (self.y,), -1, repeats),
+            self._player("x", (nn.Sequential(self.x, self.norm),), 1, lambda step: 1, averaging=0.9),
         ]
         self.training = Training(players, steps)
 
-    def _player(self, name, modules, sign, repeats, after_step):
-        draw = Draw(Stream(Noise(), 8, Key(0, name), device=torch.device("cpu"), dtype=torch.float32))
+    def _player(self, name, modules, sign, repeats, averaging=None):
+        draw = Draw(Key(0, name), Stream(Noise(), 8, torch.float32), device=torch.device("cpu"))
 
         def loss(batch):
             self.calls.append(name)
@@ -51,14 +51,15 @@ class Game:
                 return sign * self.x.weight.sum() * float("nan")
             return sign * (self.norm(self.x(batch[0])) * self.y(batch[0])).mean()
 
-        return Player(name, modules, OptimisticAdam(0.01), draw, loss, repeats, after_step)
+        return Player(name, modules, OptimisticAdam(0.01), draw, loss, repeats, averaging=averaging)
 
     def run(self, *callbacks, log_every=5, measure=dict):
         train(self.training, engine=Eager("cpu"), callbacks=callbacks, log_every=log_every, measure=measure)
         return self
 
     def state(self):
-        return [t for m in (self.x, self.y, self.norm, self.averaging.module) for t in m.state_dict().values()]
+        averaged = self.training.averaged("x")[0]
+        return [t for m in (self.x, self.y, self.norm, averaged) for t in m.state_dict().values()]
 
 
 def same(a: Game, b: Game) -> bool:
@@ -149,25 +150,35 @@ def test_ctrl_c_does_not_save_a_state_that_is_not_finite(tmp_path):
 
 def test_the_average_is_the_exponential_average():
     layer = nn.Linear(1, 1, bias=False)
-    averaging = Averaging(layer, 0.75)
-    values, expected = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0], None
+    values, expected, places = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0], None, itertools.count()
     for t, value in enumerate(values, start=1):
-        nn.init.constant_(layer.weight, value)
-        averaging()
         weight = max(0.25, 1 / t)
         expected = value if expected is None else (1 - weight) * expected + weight * value
-    assert float(averaging.module.weight.detach()) == pytest.approx(expected)
+    draw = Draw(Key(0, "none"), device=torch.device("cpu"))
+
+    def jump():
+        nn.init.constant_(layer.weight, values[next(places)])
+
+    player = Player(
+        "p", (layer,), OptimisticAdam(), draw, lambda b: layer.weight.sum(), after_step=jump, averaging=0.75
+    )
+    training = Training([player], len(values))
+    train(training, engine=Eager("cpu"))
+    assert float(training.averaged("p")[0].weight) == pytest.approx(expected)
+    with pytest.raises(InvalidArgument, match="keeps no average"):
+        Game().training.averaged("y")
 
 
 def test_buffers_are_copied_into_the_average():
     game = Game().run()
-    assert torch.equal(game.averaging.module[1].running_mean, game.norm.running_mean)
+    assert torch.equal(game.training.averaged("x")[0][1].running_mean, game.norm.running_mean)
     assert game.norm.running_mean.abs().sum() > 0
 
 
 def test_players_must_not_share_parameters():
     layer = nn.Linear(1, 1)
-    players = [Player(n, (layer,), OptimisticAdam(), Draw(), lambda b: b, lambda s: 1, lambda: None) for n in "ab"]
+    draw = Draw(Key(0, "none"), device=torch.device("cpu"))
+    players = [Player(n, (layer,), OptimisticAdam(), draw, lambda b: b) for n in "ab"]
     with pytest.raises(InvalidArgument, match="'a' and 'b' share"):
         Training(players, 1)
 
@@ -192,19 +203,55 @@ def test_a_stopped_run_stays_stopped_when_resumed(tmp_path):
     assert again.run().training.step == 10
 
 
-def test_streams_depend_on_seed_role_rank_and_number_alone():
-    def first(*key):
-        return Stream(Noise(), 4, Key(*key), device=torch.device("cpu"), dtype=torch.float32)
+def test_batches_depend_on_seed_role_rank_and_number_alone():
+    def draw(*key):
+        return Draw(Key(*key), Stream(Noise(), 4, torch.float32), device=torch.device("cpu"))
 
-    assert torch.equal(first(0, "a", 0)(), first(0, "a", 0)())
-    for other in ((1, "a", 0), (0, "b", 0), (0, "a", 1)):
-        assert not torch.equal(first(0, "a", 0)(), first(*other)())
-    stream = first(0, "a", 0)
-    batches = [stream() for _ in range(3)]
-    jumped = first(0, "a", 0)
-    jumped.k = 2
-    assert torch.equal(jumped(), batches[2])
+    def batch(draw):
+        draw.advance()
+        return draw()[0]
+
+    assert torch.equal(batch(draw(0, "a", 0)), batch(draw(0, "a", 0)))
+    for other in ((1, "a", 0), (0, "b", 0), (0, "a", 1), (0, "a", 0, 1)):
+        assert not torch.equal(batch(draw(0, "a", 0)), batch(draw(*other)))
+    stream = draw(0, "a", 0)
+    batches = [batch(stream) for _ in range(3)]
+    jumped = draw(0, "a", 0)
+    jumped.load_state_dict({"k": 2})
+    assert torch.equal(batch(jumped), batches[2])
     assert not torch.equal(batches[0], batches[1])
+    jumped.seed()
+    assert torch.equal(jumped()[0], batches[2])
+
+
+def test_what_lives_elsewhere_is_read_into_a_buffer_that_stays():
+    draw = Draw(Key(0, "a"), Stream(Noise(), 4, torch.float32), device=torch.device("cpu"))
+    draw._elsewhere = {0: torch.Generator()}
+    draw.advance()
+    first = draw()[0]
+    kept = first.clone()
+    draw.advance()
+    assert draw()[0] is first
+    assert not torch.equal(first, kept)
+    near = Draw(Key(0, "a"), Stream(Noise(), 4, torch.float32), device=torch.device("cpu"))
+    near.advance()
+    assert torch.equal(near()[0], kept)
+
+
+def test_rates_and_weights_are_right_across_blocks_and_after_resuming():
+    game = Game(steps=3000, repeats=lambda step: 1)
+    turn = game.training.turns[1]
+    seen = []
+    for _ in range(2100):
+        turn.advance()
+        seen.append(float(turn._table[turn._row][0, -1]))
+        turn._row.add_(1)
+    assert seen == pytest.approx([max(0.1, 1 / (t + 1)) for t in range(2100)], rel=1e-5)
+    again = Game(steps=3000, repeats=lambda step: 1).training.turns[1]
+    again.load_state_dict(turn.state_dict())
+    again.advance()
+    turn.advance()
+    assert torch.equal(again._table[again._row], turn._table[turn._row])
 
 
 def test_progress_shows_what_a_user_waits_for(tmp_path):

@@ -94,13 +94,17 @@ class Rows:
         return self.take(kept[drawn.numpy()]).double().cpu()
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
-        """The same rows on another device; rows mapped from disk, and weighted ones, stay where they are."""
+        """A copy of the rows that are not excluded on another device, drawn in the same order.
+
+        Rows mapped from disk, and weighted ones, stay where they are.
+        """
         if device.type == "cpu" or isinstance(self.values, np.memmap | Items) or self._weights is not None:
             return self
         values = self.values if isinstance(self.values, Tensor) else torch.from_numpy(_native(self.values).copy())
-        values = values.to(device)
+        kept = np.delete(np.arange(len(self)), self._excluded) if len(self._excluded) else slice(None)
+        values = values[kept].to(device)
         values = values.to(dtype) if values.is_floating_point() else values
-        return Rows(values, name=self.name, scale=self.scale, excluded=self._excluded)
+        return Rows(values, name=self.name, scale=self.scale)
 
     def counting_rows(self) -> Indices | None:
         """The rows with a weight above 0; None where all count alike."""

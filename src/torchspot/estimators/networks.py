@@ -17,9 +17,9 @@ Builder = Callable[[Shapes, torch.Generator], nn.Module]
 """Makes a network for these shapes with weights from this generator, so that every fit starts afresh."""
 
 
-def build_generator(builder: Builder | nn.Module, shapes: Shapes, seed: int) -> nn.Module:
+def build_generator(builder: Builder | nn.Module, shapes: Shapes, seed: int, replica: int = 0) -> nn.Module:
     """A generator that returns one sample of each marginal; a module is copied."""
-    network = _build(builder, shapes, Key(seed, "generator weights"))
+    network = _build(builder, shapes, Key(seed, "generator weights", replica=replica))
     first = next((p for p in network.parameters() if p.requires_grad), None)
     if first is None:
         raise InvalidArgument("the generator has no parameters to train. Give a module with trainable weights.")
@@ -32,9 +32,9 @@ def build_generator(builder: Builder | nn.Module, shapes: Shapes, seed: int) -> 
     return network
 
 
-def build_critics(builder: Builder | nn.Module, shapes: Shapes, seed: int) -> nn.Module:
+def build_critics(builder: Builder | nn.Module, shapes: Shapes, seed: int, replica: int = 0) -> nn.Module:
     """Critics that return one value a row for each marginal; a module is copied."""
-    critics = _build(builder, shapes, Key(seed, "critic weights"))
+    critics = _build(builder, shapes, Key(seed, "critic weights", replica=replica))
     first = next((p for p in critics.parameters() if p.requires_grad), torch.zeros(()))
     samples = tuple(torch.zeros(3, *shape).to(first) for shape in shapes.marginals)
     made = _tried(critics, samples)

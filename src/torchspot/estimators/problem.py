@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import HeldOut, Rows, held_out_rows
 from torchspot.data.sources import as_sampler
-from torchspot.discrepancies import sliced_w2
+from torchspot.discrepancies import random_directions, w2_along
 from torchspot.errors import InvalidArgument
 from torchspot.networks.generators import Units
 from torchspot.random import Key, generator
@@ -34,7 +35,9 @@ class Problem:
     probe: Samples
     """Some samples of each marginal, to size things by."""
     judges: Samples
-    """Samples that training does not see (or, of fewer than 100 rows, all of them)."""
+    """Standardised samples that training does not see (or, of fewer than 100 rows, all of them)."""
+    directions: tuple[Tensor, ...]
+    """Along which they are compared with generated samples."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -61,14 +64,13 @@ class Problem:
         """What tells this data from other data."""
         return ["stream" if rows is None else rows.fingerprint for rows in self.held_out]
 
-    def marginal_errors(self, generated: Samples) -> list[float]:
-        """Sliced W2 of each marginal from the judges, in data units."""
-        pairs = zip(self.units.from_data(generated), self.units.from_data(self.judges), strict=True)
-        scale = float(self.units.scale)
-        return [
-            scale * sliced_w2(fake[: len(real)].flatten(1), real.flatten(1), projections=_PROJECTIONS)
-            for fake, real in pairs
+    def marginal_errors(self, us: Samples) -> Float[Tensor, " marginals"]:
+        """Sliced W2 of each marginal from the judges in data units, for standardised samples."""
+        errors = [
+            w2_along(u[: len(judge)].flatten(1), judge.flatten(1), directions)
+            for u, judge, directions in zip(us, self.judges, self.directions, strict=True)
         ]
+        return torch.stack(errors) * self.units.scale
 
     def check_cost(self, cost: Cost) -> None:
         """Tries the cost on a few samples: one finite number a row, and a gradient."""
@@ -119,16 +121,18 @@ def pose(sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, en
     samplers = tuple(map(_training_part, opened, held_out))
     probe = tuple(_draw(sampler, _probe_size(sampler), Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
     _check_finite(probe)
-    units = _units(probe, engine)
-    judges = tuple(
+    units = _units(probe, engine).to(engine.device)
+    drawn = (
         _judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in enumerate(zip(opened, held_out, strict=True))
     )
+    judges = units.from_data(tuple(x.to(engine.device, units.data_dtype) for x in drawn))
     return Problem(
         samplers=tuple(s.to(engine.device, units.data_dtype) if isinstance(s, Rows) else s for s in samplers),
         held_out=held_out,
-        units=units.to(engine.device),
+        units=units,
         probe=tuple(x.to(engine.device, units.data_dtype) for x in probe),
-        judges=tuple(x.to(engine.device, units.data_dtype) for x in judges),
+        judges=judges,
+        directions=tuple(random_directions(x[0].numel(), _PROJECTIONS).to(x) for x in judges),
     )
 
 

@@ -2,8 +2,10 @@
 
 __all__ = ["SPOT", "Distance"]
 
+import math
+import statistics
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -21,18 +23,21 @@ from torchspot.estimators.networks import Builder, build_critics, build_generato
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem, pose
 from torchspot.latents import Latent
-from torchspot.networks.critics import CriticsInDataUnits, mlp_critics
+from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
 from torchspot.objectives.transport import MarginalWeights, Transport, marginal_weights
-from torchspot.plans import PushforwardPlan
+from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Divergence, History
 from torchspot.training.checkpoint import load_checkpoint
-from torchspot.training.engine import Eager
-from torchspot.training.loop import Averaging, Draw, Player, Stream, Training, train
+from torchspot.training.engine import choose_engine
+from torchspot.training.loop import Training, train
+from torchspot.training.players import Draw, Player, Stream, nothing
+from torchspot.training.replicas import OverReplicas, replica, stacked
 from torchspot.types import Callback, Cost, Engine, Estimate, Record, Samples
 
 _LATENT_OF_IMAGES = 100
+_COST_DRAWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,15 @@ class SPOT(BaseEstimator):
         marginal_weight: η, one number or one for each marginal; by default twice the cost's Lipschitz constant.
         steps: generator steps; by default from the data's dimension.
         batch_size: samples a step; by default from the data's dimension.
+        replicas: so many independent runs (weights, mini-batches and noise of their own), computed together.
         preset: how to train; `presets.default()` if None.
         seed: of everything random.
-        engine: where to train; `Eager()` if None.
+        engine: where and how to train; if None, `Captured()` on a GPU and `Eager()` without one.
         callbacks: called at logged steps.
 
     After `fit`: `plan_`, `distance_`, `history_`, `marginal_weights_` (η and where it came from) and `critics_`, the
-    trained critics (on standardised samples), whose `operator_norms()` measures every layer.
+    trained critics (on standardised samples), whose `operator_norms()` measures every layer. With several replicas
+    `plan_` pools their plans, `plans_` has each, `critics_` too, and `distance_.spread` says how far they differ.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -81,6 +88,7 @@ class SPOT(BaseEstimator):
         marginal_weight: float | Sequence[float] | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
+        replicas: int = 1,
         preset: Preset | None = None,
         seed: int = 0,
         engine: Engine | None = None,
@@ -93,6 +101,7 @@ class SPOT(BaseEstimator):
         self.marginal_weight = marginal_weight
         self.steps = steps
         self.batch_size = batch_size
+        self.replicas = replicas
         self.preset = preset
         self.seed = seed
         self.engine = engine
@@ -121,9 +130,10 @@ class SPOT(BaseEstimator):
         """Sets what was learned."""
         self.marginal_weights_ = run.weights
         self.history_ = run.history.records
-        self.critics_ = run.objective.critics.critics
-        self.plan_ = run.plan()
-        self.distance_ = Distance(**vars(self.plan_.expected_cost()))
+        plans, critics = zip(*(run.learned(k) for k in range(run.replicas)), strict=True)
+        self.plans_, self.critics_ = plans, critics[0] if run.replicas == 1 else critics
+        self.plan_ = plans[0] if run.replicas == 1 else PooledPlan(plans)
+        self.distance_ = _distance(plans)
         return self
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
@@ -139,14 +149,16 @@ class _Run:
 
     problem: Problem
     objective: Transport
+    """Of the first replica, whose modules stand for those of all."""
     weights: MarginalWeights
     latent: Latent
-    averaging: Averaging[InDataUnits]
     training: Training
     engine: Engine
     history: History
     callbacks: tuple[Callback, ...]
-    z: Tensor
+    judge: Callable[[], Tensor]
+    """Cost, objective and marginal errors now, of each replica where there are several."""
+    replicas: int
     seed: int
 
     @property
@@ -164,18 +176,24 @@ class _Run:
             log_every=self.log_every,
         )
 
+    @torch.no_grad()
     def measure(self) -> Record:
-        """Cost, objective and marginal error of the averaged generator, on noise and data that training never draws."""
-        with torch.no_grad():
-            generated = self.averaging.module(self.z)
-            cost = self.objective.cost(*generated).double().mean()
-            objective = cost + self.objective.gap(generated, self.problem.judges)
-        errors = self.problem.marginal_errors(generated)
-        record = {"cost": float(cost), "objective": float(objective), "marginal_error": max(errors)}
-        return record | {f"marginal_error_{k + 1}": error for k, error in enumerate(errors)}
+        """Cost, objective and marginal error of the averaged generator, on noise and data that training never draws.
 
-    def plan(self) -> PushforwardPlan:
-        """The averaged generator as it stands."""
+        With several replicas: the means, and what each of them has.
+        """
+        runs = self.judge().view(self.replicas, -1).tolist()
+        cost, objective, *errors = (sum(column) / len(runs) for column in zip(*runs, strict=True))
+        record: Record = {"cost": cost, "objective": objective, "marginal_error": max(errors)}
+        record |= {f"marginal_error_{k + 1}": error for k, error in enumerate(errors)}
+        if self.replicas > 1:
+            costs_of_runs = [run[0] for run in runs]
+            record["cost_spread"] = statistics.stdev(costs_of_runs)
+            record["runs"] = {"cost": costs_of_runs, "marginal_error": [max(run[2:]) for run in runs]}
+        return record
+
+    def learned(self, k: int) -> tuple[PushforwardPlan, nn.Module]:
+        """The plan of the averaged generator as it stands, and the critics, of replica k."""
         facts = {
             "eta": list(self.weights.eta),
             "lipschitz": None if self.weights.lipschitz is None else list(self.weights.lipschitz),
@@ -183,27 +201,36 @@ class _Run:
             "steps": self.training.step,
             "stopped": self.training.stop_reason,
             "seed": int(self.seed),
+            "replica": k,
+            "engine": _how_it_ran(self.training, self.engine),
         }
-        network = self.averaging.module.eval()
-        return PushforwardPlan(network, self.latent, self.objective.cost, self.problem.held_out, facts)
+        network: Any = self.training.averaged("generator")[0]
+        critics = self.training.turns[0].player.modules[0]
+        if self.replicas > 1:
+            network = replica(network, self.objective.generator, k).requires_grad_(False)
+            critics = replica(critics, self.objective.critics, k)
+        return (
+            PushforwardPlan(network.eval(), self.latent, self.objective.cost, self.problem.held_out, facts),
+            critics,
+        )
 
 
 def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, folder: Path | None) -> _Run:
     """Checks everything and builds the game; nothing is trained yet."""
     _check_callable(spot.cost)
+    replicas = _check_replicas(spot)
     preset = presets.default() if spot.preset is None else spot.preset
-    engine = Eager() if spot.engine is None else spot.engine
+    engine = choose_engine() if spot.engine is None else spot.engine
     problem = pose(sources, weights, seed=spot.seed, engine=engine)
     problem.check_cost(spot.cost)
     sizes = _sizes(spot, preset, problem)
     latent = _default_latent(problem) if spot.latent is None else spot.latent
     eta = _marginal_weights(spot, preset, problem)
-    objective = _objective(
-        spot, preset, Shapes(latent.dim, problem.shapes), sizes.width, eta.eta, problem.units, engine
-    )
-    averaging = Averaging(objective.generator, preset.averaging)
-    players = _players(objective, averaging, preset, _draws(problem, latent, sizes.batch_size, spot.seed, engine))
-    training = Training(players, sizes.steps)
+    shapes = Shapes(latent.dim, problem.shapes)
+    objectives = [_objective(spot, preset, shapes, sizes.width, eta.eta, problem.units, k) for k in range(replicas)]
+    draws = _draws(problem, latent, sizes.batch_size, spot, engine)
+    games = [_players(objective, preset, draws) for objective in objectives]
+    training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps)
     history = History(None if folder is None else folder / "history.jsonl")
     callbacks: tuple[Any, ...] = (Divergence(folder), history, *spot.callbacks)
     if folder is not None:
@@ -215,11 +242,77 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
             "marginal weights": list(eta.eta),
             "batch size": sizes.batch_size,
             "preset": repr(preset),
+            "replicas": replicas,
         }
         checkpoint = _resume(folder, training, callbacks, identity)
         callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
     z = latent.draw(problem.judged, generator(Key(spot.seed, "judge z"), engine.device)).to(engine.dtype)
-    return _Run(problem, objective, eta, latent, averaging, training, engine, history, callbacks, z, spot.seed)
+    judge = _judge(problem, objectives[0], training, z, replicas)
+    return _Run(
+        problem, objectives[0], eta, latent, training, engine, history, callbacks, judge, replicas, int(spot.seed)
+    )
+
+
+def _judge(
+    problem: Problem, objective: Transport, training: Training, z: Tensor, replicas: int
+) -> Callable[[], Tensor]:
+    """Measures the averaged generator and the critics as they stand."""
+
+    def numbers(generator: InDataUnits) -> Tensor:
+        us = generator.standardised(z)
+        cost = objective.cost(*generator.units.to_data(us)).double().mean()
+        value = cost + objective.gap(us, problem.judges)
+        return torch.cat((torch.stack((cost, value)), problem.marginal_errors(us)))
+
+    def averaged() -> Any:
+        return training.averaged("generator")[0]
+
+    if replicas == 1:
+        return lambda: numbers(averaged())
+    of_all = OverReplicas(
+        lambda: numbers(objective.generator),
+        nn.ModuleList((objective.generator, objective.critics)),
+        nn.ModuleList((averaged(), training.turns[0].player.modules[0])),
+        name="what is measured at logged steps",
+    )
+
+    def numbers_of_all() -> Tensor:
+        averaged()  # its buffers up to date
+        return of_all()
+
+    return numbers_of_all
+
+
+def _distance(plans: Sequence[PushforwardPlan]) -> Distance:
+    """The mean over runs, and how far the runs differ beyond the noise of measuring them."""
+    each = [
+        plan.expected_cost(_COST_DRAWS if len(plans) == 1 else _COST_DRAWS // 5, seed=k) for k, plan in enumerate(plans)
+    ]
+    values = [estimate.value for estimate in each]
+    noise = math.fsum(estimate.monte_carlo_error**2 for estimate in each) / len(each)
+    spread = math.sqrt(max(0.0, statistics.variance(values) - noise)) if len(each) > 1 else None
+    return Distance(statistics.fmean(values), math.sqrt(noise / len(each)), spread)
+
+
+def _how_it_ran(training: Training, engine: Engine) -> str:
+    """In words: the engine of each player, where they differ, and the device."""
+    ways = training.ran
+    same = len(set(ways.values())) == 1
+    said = next(iter(ways.values())) if same else "; ".join(f"{name}: {how}" for name, how in ways.items())
+    return f"{said} on {engine.device}"
+
+
+def _check_replicas(spot: SPOT) -> int:
+    count = spot.replicas
+    if not isinstance(count, Integral) or int(count) < 1:
+        raise InvalidArgument(f"replicas must be a whole number of at least 1, and is {count!r}.")
+    for name in ("generator", "critics"):
+        if count > 1 and isinstance(getattr(spot, name), nn.Module):
+            raise InvalidArgument(
+                f"replicas={count} need weights of their own, and {name}= is a network whose weights are given. "
+                f"Pass a builder instead: {name}=lambda shapes, rng: YourNetwork(…)."
+            )
+    return int(count)
 
 
 def _check_callable(cost: Any) -> None:
@@ -258,29 +351,32 @@ def _marginal_weights(spot: SPOT, preset: Preset, problem: Problem) -> MarginalW
 
 
 def _objective(
-    spot: SPOT, preset: Preset, shapes: Shapes, width: int, eta: tuple[float, ...], units: Units, engine: Engine
+    spot: SPOT, preset: Preset, shapes: Shapes, width: int, eta: tuple[float, ...], units: Units, replica: int
 ) -> Transport:
     aligned = preset.aligned_from is not None and len(shapes.marginals) >= preset.aligned_from
     networks = separate(width, preset.generator_depth, aligned) if spot.generator is None else spot.generator
     judges = mlp_critics(width, preset.critic_depth, preset.control) if spot.critics is None else spot.critics
-    network = build_generator(networks, shapes, spot.seed).to(engine.device, engine.dtype)
-    critics = build_critics(judges, shapes, spot.seed).to(engine.device, engine.dtype)
-    return Transport(InDataUnits(network, units), CriticsInDataUnits(critics, units), spot.cost, eta)
+    device = units.scale.device
+    network = build_generator(networks, shapes, spot.seed, replica).to(device, units.dtype)
+    critics = build_critics(judges, shapes, spot.seed, replica).to(device, units.dtype)
+    return Transport(
+        InDataUnits(network, units), critics, spot.cost, torch.tensor(eta, dtype=units.dtype, device=device)
+    )
 
 
-def _draws(problem: Problem, latent: Latent, size: int, seed: int, engine: Engine) -> tuple[Draw, Draw]:
+def _draws(problem: Problem, latent: Latent, size: int, spot: SPOT, engine: Engine) -> tuple[Draw, Draw]:
     """What the critics draw (noise and data) and what the generator draws (noise)."""
+    noise = Stream(latent, size, engine.dtype)
+    data = [Stream(sampler, size, problem.units.data_dtype) for sampler in problem.samplers]
+    replicas = None if spot.replicas == 1 else int(spot.replicas)
 
-    def stream(sampler: Any, role: str, dtype: torch.dtype) -> Stream:
-        return Stream(sampler, size, Key(seed, role), device=engine.device, dtype=dtype)
+    def draw(role: str, *streams: Stream) -> Draw:
+        return Draw(Key(spot.seed, role), *streams, device=engine.device, replicas=replicas)
 
-    data = [stream(s, f"data {k}", problem.units.data_dtype) for k, s in enumerate(problem.samplers)]
-    return Draw(stream(latent, "critics z", engine.dtype), *data), Draw(stream(latent, "generator z", engine.dtype))
+    return draw("critics", noise, *data), draw("generator", noise)
 
 
-def _players(
-    objective: Transport, averaging: Averaging[InDataUnits], preset: Preset, draws: tuple[Draw, Draw]
-) -> list[Player]:
+def _players(objective: Transport, preset: Preset, draws: tuple[Draw, Draw]) -> list[Player]:
     def optimizer(rate: float) -> Any:
         return preset.optimizer(rate, preset.betas, preset.schedule)
 
@@ -291,7 +387,7 @@ def _players(
         draw=draws[0],
         loss=objective.critic_loss,
         repeats=lambda step: preset.critic_steps,
-        after_step=objective.critics.after_step,
+        after_step=getattr(objective.critics, "after_step", nothing),
     )
     mover = Player(
         name="generator",
@@ -299,8 +395,7 @@ def _players(
         optimizer=optimizer(preset.learning_rate),
         draw=draws[1],
         loss=objective.generator_loss,
-        repeats=lambda step: 1,
-        after_step=averaging,
+        averaging=preset.averaging,
     )
     return [critics, mover]
 

@@ -13,7 +13,7 @@ from torchspot.data.arrays import HeldOut, Rows
 from torchspot.data.sources import as_sampler
 from torchspot.discrepancies import energy_distance, mean_error, noise_floor, sliced_w2, spread_error
 from torchspot.errors import InvalidArgument
-from torchspot.plans import PushforwardPlan
+from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.random import Key, generator
 from torchspot.types import Estimate, Sampler
 
@@ -56,7 +56,9 @@ class Audit:
         return {"cost": asdict(self.cost), "marginals": marginals}
 
 
-def audit(plan: PushforwardPlan, *sources: Any, weights: Sequence[Any] | None = None, seed: int = 0) -> Audit:
+def audit(
+    plan: PushforwardPlan | PooledPlan, *sources: Any, weights: Sequence[Any] | None = None, seed: int = 0
+) -> Audit:
     """Compares each marginal of the plan with data.
 
     The rows that `fit` held out are used where the source is the one it saw; all rows of another source; fresh draws

@@ -13,14 +13,16 @@ __all__ = [
 ]
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchspot.networks.mlp import LEAK, linear, mlp
+from torchspot.networks.mlp import leaky, linear, mlp, parallel
 from torchspot.types import Samples, Shape
 
 
@@ -36,28 +38,33 @@ class Shapes:
         """Numbers in one sample of each marginal."""
         return tuple(math.prod(shape) for shape in self.marginals)
 
+    def parted(self, rows: Sequence[Float[Tensor, "batch numbers"]]) -> Samples:
+        """Rows of numbers as samples of each marginal; numbers that fill up a row are left out."""
+        return tuple(
+            row[:, :size].reshape(-1, *shape) for row, size, shape in zip(rows, self.sizes, self.marginals, strict=True)
+        )
+
 
 class SeparateGenerator(nn.Module):
     """G_i(z): one network for each marginal, sharing nothing but z (section 5.1 of the paper).
 
-    Aligned networks start with equal weights, so that the marginals start out coupled point by point and not each
-    turned its own way: with three or more of them training may not find back from that.
+    The networks are computed together, layer by layer. Aligned ones start with equal weights, so that the marginals
+    start out coupled point by point and not each turned its own way: with three or more of them training may not find
+    back from that.
     """
 
     def __init__(self, shapes: Shapes, *, width: int, depth: int, aligned: bool, rng: torch.Generator) -> None:
         super().__init__()
         self.shapes, self.width, self.depth = shapes, width, depth
-        start = rng.get_state()
-        self.networks = nn.ModuleList()
-        for size in shapes.sizes:
-            if aligned:
-                rng.set_state(start)
-            self.networks.append(mlp([shapes.latent, *[width] * depth, size], rng))
+        m = len(shapes.sizes)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise([[shapes.latent] * m, *[[width] * m] * depth, shapes.sizes]):
+            layers += [parallel(inputs, outputs, rng, aligned=aligned), leaky()]
+        self.networks = nn.Sequential(*layers[:-1])
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
-        return tuple(
-            network(z).unflatten(-1, shape) for network, shape in zip(self.networks, self.shapes.marginals, strict=True)
-        )
+        together = self.networks(z.mT.expand(len(self.shapes.marginals), -1, -1))  # (marginals, largest size, batch)
+        return self.shapes.parted(together.mT.contiguous().unbind())
 
 
 class SharedTrunkGenerator(nn.Module):
@@ -66,14 +73,11 @@ class SharedTrunkGenerator(nn.Module):
     def __init__(self, shapes: Shapes, *, width: int, depth: int, rng: torch.Generator) -> None:
         super().__init__()
         self.shapes, self.width, self.depth = shapes, width, depth
-        self.trunk = nn.Sequential(mlp([shapes.latent, *[width] * depth], rng), nn.LeakyReLU(LEAK))
-        self.heads = nn.ModuleList(linear(width, size, rng) for size in shapes.sizes)
+        self.trunk = nn.Sequential(mlp([shapes.latent, *[width] * depth], rng), leaky())
+        self.heads = linear(width, sum(shapes.sizes), rng)
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
-        h = self.trunk(z)
-        return tuple(
-            head(h).unflatten(-1, shape) for head, shape in zip(self.heads, self.shapes.marginals, strict=True)
-        )
+        return self.shapes.parted(self.heads(self.trunk(z)).split(self.shapes.sizes, dim=-1))
 
 
 @dataclass(frozen=True)
@@ -111,14 +115,14 @@ class Units(nn.Module):
 
     def __init__(self, means: tuple[Tensor, ...], scale: float, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.dtype = dtype
+        self.dtype, self._count = dtype, len(means)
         for k, mean in enumerate(means):
             self.register_buffer(f"mean_{k}", mean.detach().clone())
         self.register_buffer("scale", torch.tensor(scale, dtype=means[0].dtype))
 
     @property
     def means(self) -> tuple[Tensor, ...]:
-        return tuple(buffer for name, buffer in self.named_buffers() if name.startswith("mean_"))
+        return tuple(getattr(self, f"mean_{k}") for k in range(self._count))
 
     @property
     def data_dtype(self) -> torch.dtype:
@@ -143,7 +147,11 @@ class InDataUnits(nn.Module):
         self.generator, self.units = generator, units
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
-        return self.units.to_data(self.generator(z))
+        return self.units.to_data(self.standardised(z))
+
+    def standardised(self, z: Float[Tensor, "batch latent"]) -> Samples:
+        """The samples before the map to data units."""
+        return self.generator(z)
 
 
 def to_spec(generator: nn.Module) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ weight → weight, so that it differentiates, stacks and captures like any other
 __all__ = [
     "Clipping",
     "Control",
-    "GroupSort",
+    "HalfAbsolute",
     "Layer",
     "Orthogonal",
     "SpectralNorm",
@@ -16,8 +16,10 @@ __all__ = [
 ]
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
@@ -25,69 +27,85 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchspot.errors import InvalidArgument
-from torchspot.networks.mlp import LEAK, linear
+from torchspot.networks.mlp import leaky, parallel
 
-Weight = Float[Tensor, "outputs inputs"]
+Weight = Float[Tensor, "*stack outputs inputs"]
 
 
 class Layer(nn.Module, ABC):
-    """A linear layer under a control: what its forward pass uses as weight, and what it does after each step."""
+    """Linear layers side by side under a control: what the forward pass uses as weight, for each marginal."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
     @abstractmethod
-    def effective_weight(self) -> Weight:
-        """The matrix that the layer multiplies by."""
+    def effective_weight(self) -> Float[Tensor, "marginals outputs inputs"]:
+        """The matrices that the layer multiplies by."""
 
-    @abstractmethod
-    def after_step(self) -> None:
-        """Called after each step of the weights."""
-
-    def forward(self, h: Float[Tensor, "batch inputs"]) -> Float[Tensor, "batch outputs"]:
-        """h Wᵀ + b with the effective weight W."""
-        return functional.linear(h, self.effective_weight(), self.bias)
+    def forward(self, h: Float[Tensor, "marginals inputs batch"]) -> Float[Tensor, "marginals outputs batch"]:
+        """W_i h_i + b_i with the effective weights W_i; samples are columns."""
+        if self.bias is None:
+            return torch.bmm(self.effective_weight(), h)
+        return torch.baddbmm(self.bias, self.effective_weight(), h)
 
 
 class Control(Protocol):
     """A way to keep layers 1-Lipschitz."""
 
-    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> Layer:
-        """A linear layer under this control."""
+    def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
+        """Linear layers under this control, one for each number of inputs."""
 
     def activation(self) -> nn.Module:
         """The non-linearity that goes with it, 1-Lipschitz too."""
 
+    def after_step(self, layers: Sequence[Any]) -> None:
+        """What is done to the layers after each step of their weights."""
+
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """Weights made (nearly) orthogonal by Björck's iteration; GroupSort between them. The default.
+    """Weights brought back to (nearly) orthogonal matrices after each step, |·| on half of the units. The default.
 
-    All singular values are at most 1 after any number of iterations; more of them only bring all closer to 1.
+    All singular values are at most 1 after any number of Björck's iterations; more only bring all closer to 1.
     """
 
-    iterations: int = 2
+    iterations: int = 1
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise InvalidArgument(f"Orthogonal needs at least one iteration, and got {self.iterations}.")
 
-    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> Layer:
-        return _OrthogonalLinear(inputs, outputs, self.iterations, rng)
+    def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
+        return _PlainLinear(inputs, outputs, rng, first=_orthonormal)
 
     def activation(self) -> nn.Module:
-        return GroupSort()
+        return HalfAbsolute()
+
+    @torch.no_grad()
+    def after_step(self, layers: Sequence[Layer]) -> None:
+        """Brings the weights back; matrices of one shape together."""
+        for weights in _by_shape(layer.weight for layer in layers):
+            if len(weights) == 1:
+                weights[0].copy_(orthogonalise(weights[0], self.iterations))
+                continue
+            for weight, new in zip(weights, orthogonalise(torch.stack(weights), self.iterations), strict=True):
+                weight.copy_(new)
 
 
 @dataclass(frozen=True)
 class SpectralNorm:
     """Weights divided by their largest singular value, followed by one power iteration a step. As in the paper."""
 
-    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> Layer:
+    def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         return _SpectralLinear(inputs, outputs, rng)
 
     def activation(self) -> nn.Module:
-        return nn.LeakyReLU(LEAK)
+        return leaky()
+
+    def after_step(self, layers: Sequence["_SpectralLinear"]) -> None:
+        """One power iteration, so that the next pass divides by an up-to-date singular value."""
+        for layer in layers:
+            layer.iterate()
 
 
 @dataclass(frozen=True)
@@ -100,38 +118,56 @@ class Clipping:
         if not self.bound > 0:
             raise InvalidArgument(f"Clipping needs a bound above 0, and got {self.bound}.")
 
-    def layer(self, inputs: int, outputs: int, rng: torch.Generator) -> Layer:
-        return _ClippedLinear(inputs, outputs, self.bound, rng)
+    def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
+        layer = _PlainLinear(inputs, outputs, rng)
+        self.after_step([layer])
+        return layer
 
     def activation(self) -> nn.Module:
-        return nn.LeakyReLU(LEAK)
+        return leaky()
+
+    @torch.no_grad()
+    def after_step(self, layers: Sequence[Layer]) -> None:
+        """Puts every entry back into ±bound."""
+        for layer in layers:
+            layer.weight.clamp_(-self.bound, self.bound)
+            if layer.bias is not None:
+                layer.bias.clamp_(-self.bound, self.bound)
 
 
-class GroupSort(nn.Module):
-    """Sorts pairs of units: (a, b) ↦ (max, min), unit k with unit k + half. 1-Lipschitz, keeps the gradient's norm."""
+class HalfAbsolute(nn.Module):
+    """(a, b) ↦ (|a|, b), half of the units each. 1-Lipschitz, keeps the gradient's norm.
 
-    def forward(self, h: Float[Tensor, "batch units"]) -> Float[Tensor, "batch units"]:
-        a, b = h.chunk(2, dim=-1)
-        excess = torch.relu(a - b)
-        return torch.cat((b + excess, a - excess), dim=-1)
+    This is GroupSort, which sorts pairs of units, seen from coordinates turned by 45 degrees: (max, min) of a pair are
+    (s + |d|, s − |d|) / √2 for s, d = sum and difference over √2. Orthogonal layers before and after turn either into
+    the other, so that the functions one can write are the same; this form takes a third of the operations.
+
+    Reference: "Sorting out Lipschitz function approximation", C. Anil, J. Lucas and R. Grosse, 2019.
+    """
+
+    def forward(self, h: Float[Tensor, "*stack units batch"]) -> Float[Tensor, "*stack units batch"]:
+        a, b = h.chunk(2, dim=-2)
+        return torch.cat((a.abs(), b), dim=-2)
 
 
 def orthogonalise(weight: Weight, iterations: int) -> Weight:
-    """The weight with all singular values brought near 1, never above.
+    """The weights with all singular values brought near 1, never above.
 
-    First W ← W / max(1, b / 2), where b = ‖(WWᵀ)²‖_F^(1/4) (the Schatten 8-norm) is at least the largest singular
-    value; then W ← 1.5 W − .5 W WᵀW, which maps singular values in [0, 2] into [0, 1] up to sign, and those near 1
-    closer to 1.
+    First W ← W / max(1, √b / 2), where b, the largest absolute row sum of WWᵀ, is at least the square of the largest
+    singular value; then W ← 1.5 W − .5 W WᵀW, which maps singular values in [0, 2] into [0, 1] up to sign, and those
+    near 1 closer to 1. A single row is divided by its norm.
 
     Reference: "An iterative algorithm for computing the best estimate of an orthogonal matrix",
     Å. Björck and C. Bowie, 1971.
     """
     tall = weight.shape[-2] > weight.shape[-1]
     w = weight.mT if tall else weight
+    if w.shape[-2] == 1:
+        return functional.normalize(weight, dim=-2 if tall else -1)
     gram = w @ w.mT
-    bound = torch.linalg.matrix_norm(gram @ gram).sqrt().sqrt()[..., None, None]
-    shrink = (bound / 2).clamp(min=1)
-    w, gram = w / shrink, gram / shrink.square()
+    bound = gram.abs().sum(-1).amax(-1)[..., None, None]
+    shrink = bound.clamp(min=4).rsqrt() * 2
+    w, gram = w * shrink, gram * shrink.square()
     for k in range(iterations):
         if k > 0:
             gram = w @ w.mT
@@ -139,72 +175,62 @@ def orthogonalise(weight: Weight, iterations: int) -> Weight:
     return w.mT if tall else w
 
 
-def operator_norm(weight: Weight) -> float:
+def operator_norm(weight: Weight) -> Float[Tensor, "*stack"]:
     """The largest singular value, measured in float64."""
-    return float(torch.linalg.matrix_norm(weight.detach().double(), ord=2))
+    return torch.linalg.matrix_norm(weight.detach().double(), ord=2)
 
 
-class _OrthogonalLinear(Layer):
-    def __init__(self, inputs: int, outputs: int, iterations: int, rng: torch.Generator) -> None:
+class _PlainLinear(Layer):
+    """The stored weights are used as they are; `first` makes the starting matrix of each marginal."""
+
+    def __init__(
+        self, inputs: Sequence[int], outputs: int, rng: torch.Generator, first: Callable[..., Weight] | None = None
+    ) -> None:
         super().__init__()
-        self.iterations = iterations
-        layer = linear(inputs, outputs, rng)
-        self.weight, self.bias = layer.weight, layer.bias
-        with torch.no_grad():
-            self.weight.copy_(_orthonormal(torch.randn(outputs, inputs, generator=rng)))
+        layers = parallel(inputs, [outputs] * len(inputs), rng)
+        self.weight, self.bias = layers.weight, layers.bias
+        if first is not None:
+            with torch.no_grad():
+                for weight, size in zip(self.weight, inputs, strict=True):
+                    weight[:, :size] = first(torch.randn(outputs, size, generator=rng))
 
-    def effective_weight(self) -> Weight:
+    def effective_weight(self) -> Float[Tensor, "marginals outputs inputs"]:
         return self.weight
-
-    @torch.no_grad()
-    def after_step(self) -> None:
-        """Brings the weight back to the orthogonal matrices."""
-        self.weight.copy_(orthogonalise(self.weight, self.iterations))
 
 
 class _SpectralLinear(Layer):
     u: Tensor
     v: Tensor
 
-    def __init__(self, inputs: int, outputs: int, rng: torch.Generator) -> None:
+    def __init__(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> None:
         super().__init__()
-        layer = linear(inputs, outputs, rng)
-        self.weight, self.bias = layer.weight, layer.bias
-        self.register_buffer("u", functional.normalize(torch.randn(outputs, generator=rng), dim=0))
-        self.register_buffer("v", functional.normalize(torch.randn(inputs, generator=rng), dim=0))
+        layers = parallel(inputs, [outputs] * len(inputs), rng)
+        self.weight, self.bias = layers.weight, layers.bias
+        m, _, most = self.weight.shape
+        self.register_buffer("u", functional.normalize(torch.randn(m, outputs, 1, generator=rng), dim=1))
+        self.register_buffer("v", functional.normalize(torch.randn(m, most, 1, generator=rng), dim=1))
         for _ in range(15):
-            self.after_step()
+            self.iterate()
 
-    def effective_weight(self) -> Weight:
-        sigma = torch.vdot(self.u, torch.mv(self.weight, self.v))
+    def effective_weight(self) -> Float[Tensor, "marginals outputs inputs"]:
+        sigma = self.u.mT @ (self.weight @ self.v)  # (marginals, 1, 1)
         return self.weight / sigma
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """One power iteration, so that the next pass divides by an up-to-date singular value."""
-        self.v.copy_(functional.normalize(torch.mv(self.weight.mT, self.u), dim=0))
-        self.u.copy_(functional.normalize(torch.mv(self.weight, self.v), dim=0))
-
-
-class _ClippedLinear(Layer):
-    def __init__(self, inputs: int, outputs: int, bound: float, rng: torch.Generator) -> None:
-        super().__init__()
-        self.bound = bound
-        layer = linear(inputs, outputs, rng)
-        self.weight, self.bias = layer.weight, layer.bias
-        self.after_step()
-
-    def effective_weight(self) -> Weight:
-        return self.weight
-
-    @torch.no_grad()
-    def after_step(self) -> None:
-        """Puts every entry back into ±bound."""
-        self.weight.clamp_(-self.bound, self.bound)
-        self.bias.clamp_(-self.bound, self.bound)
+    def iterate(self) -> None:
+        """v ← Wᵀu / ‖Wᵀu‖, u ← Wv / ‖Wv‖."""
+        self.v.copy_(functional.normalize(self.weight.mT @ self.u, dim=1))
+        self.u.copy_(functional.normalize(self.weight @ self.v, dim=1))
 
 
 def _orthonormal(weight: Weight) -> Weight:
     """The nearest matrix whose singular values are all 1."""
     u, _, vh = torch.linalg.svd(weight.double(), full_matrices=False)
     return (u @ vh).to(weight.dtype)
+
+
+def _by_shape(weights: Iterable[Tensor]) -> list[list[Tensor]]:
+    groups: dict[torch.Size, list[Tensor]] = defaultdict(list)
+    for weight in weights:
+        groups[weight.shape].append(weight)
+    return list(groups.values())

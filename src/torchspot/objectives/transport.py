@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchspot.costs import known_lipschitz
 from torchspot.errors import InvalidArgument
 from torchspot.exact import matching
-from torchspot.networks.critics import CriticsInDataUnits
 from torchspot.networks.generators import InDataUnits
 from torchspot.types import Cost, Samples
 
@@ -24,33 +23,38 @@ _SLACK = 2.0
 class Transport:
     """min_G max_λ  E c(G(z)) + Σ_i η_i (E λ_i(G_i(z)) − E λ_i(x_i)), the λ_i 1-Lipschitz.
 
-    Two losses, one a player: neither needs the other's sign.
+    Two losses, one a player: neither needs the other's sign. The cost sees data units; the critics see standardised
+    samples u = (x − mean) / s, and s λ(u) is 1-Lipschitz in data units if λ is in u.
     """
 
     generator: InDataUnits
-    critics: CriticsInDataUnits
+    critics: nn.Module
     cost: Cost
-    eta: tuple[float, ...]
+    eta: Float[Tensor, " marginals"]
 
     def critic_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
         """Σ_i (mean λ_i(x_i) − mean λ_i(G_i(z))), for batch = (z, x_1, …, x_m). η only scales it, so it is left out."""
         z, *xs = batch
         with torch.no_grad():
-            generated = self.generator(z)
-        both = self.critics(tuple(torch.cat(pair) for pair in zip(xs, generated, strict=True)))
-        return torch.stack([value[: len(z)].mean() - value[len(z) :].mean() for value in both]).sum()
+            fake = self.generator.standardised(z)
+        real = self.generator.units.from_data(tuple(xs))
+        both = self.critics(tuple(torch.cat(pair) for pair in zip(real, fake, strict=True)))
+        on_real, on_fake = torch.stack(both).view(len(both), 2, -1).unbind(1)  # each (marginals, batch)
+        return (on_real - on_fake).sum() * (self.generator.units.scale / len(z))
 
     def generator_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
         """mean c(G(z)) + Σ_i η_i mean λ_i(G_i(z)), for batch = (z,)."""
-        generated = self.generator(batch[0])
-        pull = [eta * value.mean() for eta, value in zip(self.eta, self.critics(generated), strict=True)]
-        return self.cost(*generated).mean() + torch.stack(pull).sum()
+        us = self.generator.standardised(batch[0])
+        pull = torch.stack(self.critics(us)).mean(1)  # (marginals,)
+        return self.cost(*self.generator.units.to_data(us)).mean() + self._weighted(pull)
 
-    @torch.no_grad()
-    def gap(self, generated: Samples, data: Samples) -> Float[Tensor, ""]:
-        """Σ_i η_i (mean λ_i(G_i(z)) − mean λ_i(x_i)): what the critics add to the cost in the objective J."""
-        values = zip(self.eta, self.critics(generated), self.critics(data), strict=True)
-        return torch.stack([eta * (fake.mean() - real.mean()) for eta, fake, real in values]).sum()
+    def gap(self, fake: Samples, real: Samples) -> Float[Tensor, ""]:
+        """Σ_i η_i (mean λ_i(G_i(z)) − mean λ_i(x_i)), of standardised samples: what critics add to the objective J."""
+        values = zip(self.critics(fake), self.critics(real), strict=True)
+        return self._weighted(torch.stack([a.mean() - b.mean() for a, b in values]))
+
+    def _weighted(self, means: Float[Tensor, " marginals"]) -> Float[Tensor, ""]:
+        return (means * self.eta).sum() * self.generator.units.scale
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,25 @@
-"""Engines: where and how player steps run."""
+"""Engines: where and how player steps run. Eager as written, compiled, or captured into a CUDA graph."""
 
-__all__ = ["Eager", "choose_device"]
+__all__ = ["Captured", "Compiled", "Eager", "choose_device", "choose_engine"]
 
+import importlib.util
+import math
+import os
+import shutil
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchspot.errors import InvalidArgument
+from torchspot.types import Engine, Parts, Step, Steps
+
+_WARM_UP = 3
+_TIMED = 20
 
 
 class Eager:
@@ -27,33 +39,301 @@ class Eager:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Sets the number of threads, and puts it back."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
-        try:
+        with _threads(self.threads):
             yield
-        finally:
-            torch.set_num_threads(before)
 
-    def prepare(self, step: Callable[[], None]) -> Callable[[], None]:
+    def prepare(self, turn: Steps) -> Step:
         """The step itself."""
-        return step
+        return _EagerStep(turn)
 
     def __repr__(self) -> str:
         return f"Eager(device={str(self.device)!r}, dtype={self.dtype}, threads={self.threads})"
 
 
+class Captured:
+    """Records each player's step once as a CUDA graph and replays it: no launches from the host, no waiting for it.
+
+    The first steps run eagerly, then one is recorded and its result compared with the eager one. A step that cannot
+    be recorded (a cost that looks at its values on the host, say) stays eager, with a warning that says why.
+
+    Args:
+        device: a CUDA device; "auto" takes the first.
+        dtype: of the networks.
+    """
+
+    def __init__(self, device: str = "auto", *, dtype: torch.dtype = torch.float32) -> None:
+        self.device = choose_device(device)
+        if self.device.type != "cuda":
+            raise InvalidArgument(f"steps are captured on CUDA devices only, and this is {self.device}. Use Eager().")
+        self.dtype = dtype
+        self._pool = torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Works on one stream of its own, as graphs must be recorded off the default one."""
+        with _own_stream(self.device):
+            yield
+
+    def prepare(self, turn: Steps) -> Step:
+        """Captured from the fourth step on."""
+        return _CapturedStep(turn, self._pool)
+
+    def __repr__(self) -> str:
+        return f"Captured(device={str(self.device)!r}, dtype={self.dtype})"
+
+
+class Compiled:
+    """Fuses each player's step with torch.compile; on CUDA the fused step is also captured.
+
+    The first steps run eagerly and are timed: a run that would end sooner than the compilation stays eager, as does
+    one on a machine without a compiler; either way `how` it ran says why.
+
+    Args:
+        device: "auto" takes a CUDA device where there is one, else the CPU.
+        dtype: of the networks.
+        threads: CPU threads while steps run.
+        backend: of torch.compile.
+        outlast: seconds of eager steps that must be left to make compiling worth while.
+    """
+
+    def __init__(
+        self,
+        device: str = "auto",
+        *,
+        dtype: torch.dtype = torch.float32,
+        threads: int = 1,
+        backend: str = "inductor",
+        outlast: float = 120.0,
+    ) -> None:
+        self.device = choose_device(device)
+        self.dtype, self.threads, self.backend, self.outlast = dtype, threads, backend, outlast
+        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Sets the number of threads and, on CUDA, a stream of its own."""
+        with _threads(self.threads), _own_stream(self.device):
+            yield
+
+    def prepare(self, turn: Steps) -> Step:
+        """Compiled once it has shown to be worth it."""
+        missing = _missing_compiler(self.device) if self.backend == "inductor" else None
+        if missing is not None:
+            return _EagerStep(turn, f"eager, as {missing}")
+        return _CompiledStep(turn, self.backend, self.outlast, self._pool)
+
+    def __repr__(self) -> str:
+        return f"Compiled(device={str(self.device)!r}, dtype={self.dtype}, backend={self.backend!r})"
+
+
+def choose_engine(device: str = "auto") -> Engine:
+    """Captured on CUDA, eager on the CPU."""
+    return Captured(device) if choose_device(device).type == "cuda" else Eager(device)
+
+
 def choose_device(name: str = "auto") -> torch.device:
     """The device of this name, or an error that lists what is there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    available = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    exists = device is not None and (
-        str(device) in available or (device.type == "cuda" and len(available) > 1 and device.index is None)
-    )
-    if device is None or not exists:
+    count = torch.cuda.device_count()
+    if name in ("auto", "cuda") and count:
+        return torch.device("cuda", torch.cuda.current_device())
+    available = ["cpu", *(f"cuda:{k}" for k in range(count))]
+    if name != "auto" and name not in available:
         raise InvalidArgument(f"there is no device {name!r} here. Available: auto, {', '.join(available)}.")
-    return device
+    return torch.device("cpu" if name == "auto" else name)
+
+
+class _EagerStep:
+    def __init__(self, turn: Steps, how: str = "eager") -> None:
+        self.turn, self.how = turn, how
+
+    def __call__(self) -> None:
+        self.turn.advance()
+        self.turn.update()
+
+
+class _CapturedStep:
+    """Eager for a few steps, then recorded, then replayed; with compiled parts where given."""
+
+    def __init__(self, turn: Steps, pool: Any, parts: Parts | None = None) -> None:
+        self.turn, self.parts = turn, parts
+        self.how = "eager"
+        self._pool, self._graph = pool, torch.cuda.CUDAGraph()
+        self._run: Callable[[], None] = self._warm_up
+        self._left = _WARM_UP
+
+    def __call__(self) -> None:
+        self.turn.advance()
+        self._run()
+
+    def _warm_up(self) -> None:
+        self.turn.update(self.parts)
+        self._left -= 1
+        if self._left == 0:
+            self._run = self._capture
+
+    def _capture(self) -> None:
+        """Records the step, and keeps the recording if it does what the step itself does."""
+        before = _clones(self.turn.tensors())
+        self.turn.update(self.parts)
+        after = _clones(self.turn.tensors())
+        loss = float(self.turn.loss)
+        _put_back(self.turn, before)
+        reason = self._record()
+        if reason is None:
+            self._graph.replay()
+            reason = _difference(self.turn, loss, before[0], after[0])
+        if reason is None:
+            self._run, self.how = self._graph.replay, f"captured{' and compiled' if self.parts else ''}"
+            return
+        _put_back(self.turn, after)
+        self._run, self.how = self._update, f"eager, as {reason}"
+        warnings.warn(f"the {self.turn.name}'s steps run without a CUDA graph, as {reason}.", stacklevel=2)
+
+    def _record(self) -> str | None:
+        """None, or in words why it failed."""
+        self._graph.register_generator_state(self.turn.generator)
+        try:
+            with torch.cuda.graph(self._graph, pool=self._pool, stream=torch.cuda.current_stream()):
+                self.turn.update(self.parts)
+        except Exception as error:  # whatever the user's own code raises when its values cannot be read
+            _end_failed_capture(self.turn.generator)
+            return f"recording failed ({_in_short(error)}): is a value read on the host, in the cost or a network?"
+        finally:
+            self.turn.seed()
+        return None
+
+    def _update(self) -> None:
+        self.turn.update(self.parts)
+
+
+class _CompiledStep:
+    """Eager and timed for a few steps, then compiled if enough of the run is left."""
+
+    def __init__(self, turn: Steps, backend: str, outlast: float, pool: Any) -> None:
+        self.turn, self.backend, self.outlast = turn, backend, outlast
+        self.how = "eager"
+        self._pool = pool
+        self._update: Callable[[], None] = turn.update
+        self._captured: _CapturedStep | None = None
+        self._steps, self._started = 0, 0.0
+
+    def __call__(self) -> None:
+        if self._captured is not None:
+            self._captured()
+            self.how = self._captured.how
+            return
+        if self._steps == (_TIMED if self.outlast > 0 else 0):
+            self._decide()
+        self._started = self._started or time.perf_counter()
+        self._steps += 1
+        self.turn.advance()
+        self._update()
+
+    def _decide(self) -> None:
+        """Compiles, or says why not."""
+        each = (time.perf_counter() - self._started) / max(self._steps, 1)
+        left = (self.turn.total - self.turn.count) * each
+        if left < self.outlast:
+            self.how = f"eager, as only about {left:.0f} s of steps were left (outlast={self.outlast:g})"
+            return
+        compiled = Parts(*map(self._compiled, self.turn.parts()))
+        self.how = "compiled"
+        if self._pool is not None:
+            self._captured = _CapturedStep(self.turn, self._pool, compiled)
+        self._update = lambda: self._first(compiled)
+
+    def _compiled(self, part: Any) -> Any:
+        return torch.compile(part, backend=self.backend, dynamic=False)
+
+    def _first(self, compiled: Parts) -> None:
+        """The first compiled step; where compiling fails, an eager one from the same state."""
+        before = _clones(self.turn.tensors())
+        self._update = lambda: self.turn.update(compiled)
+        try:
+            self.turn.update(compiled)
+        except Exception as error:  # a compiler has many ways to fail
+            self._captured, self._update = None, self.turn.update
+            self.how = f"eager, as compiling failed ({_in_short(error)})"
+            warnings.warn(f"the {self.turn.name}'s steps run {self.how}.", stacklevel=2)
+            _put_back(self.turn, before)
+            self.turn.update()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _own_stream(device: torch.device) -> Iterator[None]:
+    """On CUDA: everything within runs on a side stream, after what came before and before what comes after."""
+    if device.type != "cuda":
+        yield
+        return
+    outside = torch.cuda.current_stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(outside)
+    try:
+        with torch.cuda.device(device), torch.cuda.stream(stream):
+            yield
+    finally:
+        outside.wait_stream(stream)
+
+
+def _clones(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+@torch.no_grad()
+def _put_back(turn: Steps, values: list[Tensor]) -> None:
+    """State and random numbers as they were before the step."""
+    for tensor, value in zip(turn.tensors(), values, strict=True):
+        tensor.copy_(value)
+    turn.seed()
+
+
+def _difference(turn: Steps, loss: float, before: Tensor, after: Tensor) -> str | None:
+    """None where the step just done has the same loss up to rounding and moves the parameters alike.
+
+    Rounding may differ from one call of a kernel to the next, and an optimiser that divides by the gradient's size
+    makes much of it where a gradient is 0: so parameters are compared as a whole.
+    """
+    close = torch.finfo(turn.tensors()[0].dtype).eps ** 0.6
+    same_loss = math.isclose(float(turn.loss), loss, rel_tol=close, abs_tol=close) or not math.isfinite(loss)
+    moved_apart = float((turn.tensors()[0] - after).norm()) > 0.1 * float((after - before).norm())
+    if same_loss and not moved_apart:
+        return None
+    return "the recorded step gives other numbers: do the cost or the networks draw their own or keep a state?"
+
+
+def _end_failed_capture(generator: torch.Generator) -> None:
+    """A failed recording leaves random generators in recording mode; one that succeeds ends it."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        torch.zeros(1, device=generator.device)
+
+
+def _missing_compiler(device: torch.device) -> str | None:
+    """What torch.compile's own backend would need and does not find."""
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    named = os.environ.get("CC" if device.type == "cuda" else "CXX")
+    usual = ("gcc", "clang", "cc") if device.type == "cuda" else ("g++", "clang++", "c++", "cl")
+    if any(shutil.which(name) for name in ([named] if named else usual)):
+        return None
+    return f"no C{'' if device.type == 'cuda' else '++'} compiler was found (tried {', '.join(usual)})"
+
+
+def _in_short(error: BaseException) -> str:
+    """What went wrong first, in two lines at most."""
+    while error.__context__ is not None:
+        error = error.__context__
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return " ".join(lines[:2])

@@ -44,24 +44,19 @@ def as_views(parameters: Sequence[nn.Parameter]) -> Vector:
 class Optimizer(Protocol):
     """A rule that turns gradients into steps."""
 
-    @property
-    def learning_rate(self) -> float:
-        """At the start."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """How the rate moves."""
-
     def init(self, vector: Vector) -> dict[str, Tensor]:
         """What the rule remembers, at the start."""
 
-    def direction(self, gradient: Vector, memory: dict[str, Tensor]) -> Vector:
-        """What to subtract, before the learning rate; updates `memory` in place."""
+    def numbers(self, t: Float[Tensor, " steps"], total: int) -> Float[Tensor, "steps numbers"]:
+        """What the rule needs to know about steps t = 0, 1, … of `total`: rates and the like."""
+
+    def move(self, vector: Vector, gradient: Vector, memory: dict[str, Tensor], numbers: Float[Tensor, " n"]) -> None:
+        """One step, in place, with the numbers of this step."""
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam: d = m̂ / (√v̂ + ε).
+    """Adam: x ← x − rate · d, d = m̂ / (√v̂ + ε).
 
     Reference: "Adam: A Method for Stochastic Optimization", D. P. Kingma and J. Ba, 2015.
     """
@@ -75,10 +70,15 @@ class Adam:
         _check_rate(self.learning_rate)
 
     def init(self, vector: Vector) -> dict[str, Tensor]:
-        return _moments(vector, self.betas)
+        return {"mean": torch.zeros_like(vector), "square": torch.zeros_like(vector)}
 
-    def direction(self, gradient: Vector, memory: dict[str, Tensor]) -> Vector:
-        return _adam_direction(gradient, memory, self.betas, self.epsilon)
+    def numbers(self, t: Float[Tensor, " steps"], total: int) -> Float[Tensor, "steps numbers"]:
+        return _adam_numbers(self.learning_rate * self.schedule(t / total), t, self.betas)
+
+    def move(self, vector: Vector, gradient: Vector, memory: dict[str, Tensor], numbers: Float[Tensor, " n"]) -> None:
+        rate, first, second = numbers.unbind()
+        d = _adam_direction(gradient, memory, self.betas, (first, second, self.epsilon))
+        vector.addcmul_(d, rate, value=-1)
 
 
 @dataclass(frozen=True)
@@ -97,31 +97,38 @@ class OptimisticAdam:
         _check_rate(self.learning_rate)
 
     def init(self, vector: Vector) -> dict[str, Tensor]:
-        return _moments(vector, self.betas) | {"previous": torch.zeros_like(vector)}
+        return {name: torch.zeros_like(vector) for name in ("mean", "square", "previous")}
 
-    def direction(self, gradient: Vector, memory: dict[str, Tensor]) -> Vector:
-        d = _adam_direction(gradient, memory, self.betas, self.epsilon)
-        optimistic = 2 * d - memory["previous"]
-        memory["previous"].copy_(d)
-        return optimistic
+    def numbers(self, t: Float[Tensor, " steps"], total: int) -> Float[Tensor, "steps numbers"]:
+        return _adam_numbers(self.learning_rate * self.schedule(t / total), t, self.betas)
 
-
-def _moments(vector: Vector, betas: tuple[float, float]) -> dict[str, Tensor]:
-    return {
-        "mean": torch.zeros_like(vector),
-        "square": torch.zeros_like(vector),
-        "betas": vector.new_tensor(betas, dtype=torch.float64),
-        "left": vector.new_ones(2, dtype=torch.float64),
-    }
+    def move(self, vector: Vector, gradient: Vector, memory: dict[str, Tensor], numbers: Float[Tensor, " n"]) -> None:
+        rate, first, second = numbers.unbind()
+        d = _adam_direction(gradient, memory, self.betas, (first, second, self.epsilon))
+        previous = memory["previous"]
+        vector.addcmul_(previous.sub_(d, alpha=2), rate)
+        previous.copy_(d)
 
 
-def _adam_direction(gradient: Vector, memory: dict[str, Tensor], betas: tuple[float, float], epsilon: float) -> Vector:
-    """m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², d = m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε); `left` holds (β₁ᵗ, β₂ᵗ)."""
-    beta1, beta2 = betas
-    first, second = (1 - memory["left"].mul_(memory["betas"])).to(gradient.dtype).unbind()
-    m = memory["mean"].lerp_(gradient, 1 - beta1)
-    v = memory["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    return (m / first) / ((v / second).sqrt_().add_(epsilon))
+def _adam_numbers(
+    rate: Float[Tensor, " steps"], t: Float[Tensor, " steps"], betas: tuple[float, float]
+) -> Float[Tensor, "steps 3"]:
+    """The rate, 1 / (1 − β₁^(t+1)) and 1 / (1 − β₂^(t+1))."""
+    corrections = [1 / (1 - beta ** (t + 1)) for beta in betas]
+    return torch.stack([rate, *corrections], dim=1)
+
+
+def _adam_direction(
+    gradient: Vector,
+    memory: dict[str, Tensor],
+    betas: tuple[float, float],
+    corrections: tuple[Tensor, Tensor, float],
+) -> Vector:
+    """m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², d = m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε)."""
+    first, second, epsilon = corrections
+    m = memory["mean"].lerp_(gradient, 1 - betas[0])
+    v = memory["square"].mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+    return (m * first).div_((v * second).sqrt_().add_(epsilon))
 
 
 def _check_rate(rate: float) -> None:

@@ -1,4 +1,4 @@
-"""How the learning rate moves during a run, computed on the device."""
+"""How the learning rate moves during a run."""
 
 __all__ = ["Constant", "Cosine", "Schedule"]
 
@@ -6,27 +6,28 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
 class Schedule(Protocol):
-    """A factor on the learning rate, given the part of the run that is done."""
+    """A factor on the learning rate for each part of the run that may be done, from 0 to 1."""
 
-    def __call__(self, progress: Float[Tensor, ""]) -> Float[Tensor, ""]: ...
+    def __call__(self, progress: Float[Tensor, " steps"]) -> Float[Tensor, " steps"]: ...
 
 
 @dataclass(frozen=True)
 class Constant:
     """The same rate throughout."""
 
-    def __call__(self, progress: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        return progress.new_ones(())
+    def __call__(self, progress: Float[Tensor, " steps"]) -> Float[Tensor, " steps"]:
+        return torch.ones_like(progress)
 
 
 @dataclass(frozen=True)
 class Cosine:
     """From 1 down to 0 along half a cosine."""
 
-    def __call__(self, progress: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    def __call__(self, progress: Float[Tensor, " steps"]) -> Float[Tensor, " steps"]:
         return (progress * math.pi).cos().add(1).mul(0.5)

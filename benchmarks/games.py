@@ -1,0 +1,204 @@
+"""The games that engines are measured on: section 5.1, and two small stand-ins for what later networks do."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from torchspot import costs, latents
+from torchspot.data.arrays import Rows
+from torchspot.networks.critics import mlp_critics
+from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
+from torchspot.networks.lipschitz import Control, Orthogonal
+from torchspot.objectives import Transport
+from torchspot.random import Key
+from torchspot.training.loop import Training
+from torchspot.training.optimizers import OptimisticAdam
+from torchspot.training.players import Draw, Player, Stream
+from torchspot.training.replicas import stacked
+from torchspot.training.schedules import Cosine
+from torchspot.types import Engine
+
+STEPS = 5000
+BATCH = 512
+
+
+def rng(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def optimizer(rate: float) -> OptimisticAdam:
+    return OptimisticAdam(rate, (0.5, 0.99), Cosine())
+
+
+def section_5_1(
+    engine: Engine, *, width: int, replicas: int = 1, control: Control | None = None, host_data: bool = False
+) -> Training:
+    """Two Gaussians in the plane, Euclidean cost, the default recipe."""
+    shapes = Shapes(2, ((2,), (2,)))
+    data = [torch.randn(100_000, 2, generator=rng(k)) + torch.tensor([5.0 * k - 2.5, 0]) for k in (0, 1)]
+    samplers = [Rows(x if host_data else x.to(engine.device, engine.dtype)) for x in data]
+    draws = _draws(engine, replicas, latents.normal(2), samplers)
+
+    def players(seed: int) -> list[Player]:
+        units = Units(tuple(x.mean(0).to(engine.dtype) for x in data), 1.0, dtype=engine.dtype)
+        generator = InDataUnits(separate(width, 3)(shapes, rng(2 * seed)), units).to(engine.device, engine.dtype)
+        critics = mlp_critics(width, 3, control or Orthogonal())(shapes, rng(2 * seed + 1))
+        critics = critics.to(engine.device, engine.dtype)
+        eta = torch.tensor([2.0, 2.0], device=engine.device, dtype=engine.dtype)
+        game = Transport(generator, critics, costs.euclidean, eta)
+        return [
+            Player(
+                "critics",
+                (critics,),
+                optimizer(5e-3),
+                draws[0],
+                game.critic_loss,
+                repeats=lambda step: 1,
+                after_step=critics.after_step,
+            ),
+            Player("generator", (generator,), optimizer(2e-3), draws[1], game.generator_loss, averaging=0.999),
+        ]
+
+    return _training(players, replicas)
+
+
+class Pictures(nn.Module):
+    """Noise to two pictures of 16 × 16: a trunk with batch norm that both share, and a head for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(
+            nn.Linear(16, 32 * 16, bias=False),
+            nn.Unflatten(1, (32, 4, 4)),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.ConvTranspose2d(32, 16, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+        )
+        self.heads = nn.ModuleList(nn.ConvTranspose2d(16, 1, 4, 2, 1) for _ in range(2))
+
+    def forward(self, z: Tensor) -> tuple[Tensor, ...]:
+        h = self.trunk(z)
+        return tuple(head(h).tanh() for head in self.heads)
+
+
+class PictureCritics(nn.Module):
+    """One first layer for each marginal, then the same layers (tied) for both; weights clipped after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = nn.Sequential(nn.LeakyReLU(0.2), nn.Conv2d(16, 32, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten())
+        last = nn.Linear(32 * 16, 1, bias=False)
+        self.networks = nn.ModuleList(nn.Sequential(nn.Conv2d(1, 16, 4, 2, 1), shared, last) for _ in range(2))
+
+    def forward(self, xs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(network(x).squeeze(1) for network, x in zip(self.networks, xs, strict=True))
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        for parameter in self.parameters():
+            parameter.clamp_(-0.05, 0.05)
+
+
+def pictures(engine: Engine, *, replicas: int = 1) -> Training:
+    """Convolutions, batch norm and tied layers; two critic steps on odd steps."""
+    samplers = [Rows(torch.rand(2000, 1, 16, 16, generator=rng(k)).to(engine.device, engine.dtype)) for k in (0, 1)]
+    draws = _draws(engine, replicas, latents.normal(16), samplers, size=64)
+
+    def players(seed: int) -> list[Player]:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            generator, critics = (m.to(engine.device, engine.dtype) for m in (Pictures(), PictureCritics()))
+
+        def critic_loss(batch: tuple[Tensor, ...]) -> Tensor:
+            z, *xs = batch
+            with torch.no_grad():
+                generated = generator(z)
+            real, fake = critics(tuple(xs)), critics(generated)
+            return torch.stack([r.mean() - f.mean() for r, f in zip(real, fake, strict=True)]).sum()
+
+        def generator_loss(batch: tuple[Tensor, ...]) -> Tensor:
+            x, y = generator(batch[0])
+            return (x - y).square().mean() + 10 * torch.stack([value.mean() for value in critics((x, y))]).sum()
+
+        after = critics.after_step
+        return [
+            Player("critics", (critics,), optimizer(1e-3), draws[0], critic_loss, lambda step: 1 + step % 2, after),
+            Player("generator", (generator,), optimizer(1e-3), draws[1], generator_loss, averaging=0.99),
+        ]
+
+    return _training(players, replicas)
+
+
+class Flow(nn.Module):
+    """The time-1 flow of dx/dt = V tanh(U x + a t + b) by four steps of RK4, with its log-density."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(dim + 1, width), nn.Linear(width, dim, bias=False)
+        self.dim = dim
+
+    def velocity(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
+        """The velocity, and its divergence."""
+        h = self.inner(functional.pad(x, (0, 1), value=t)).tanh()
+        trace = (self.outer.weight.mT * self.inner.weight[:, : self.dim]).sum(1)
+        return self.outer(h), (1 - h.square()) @ trace
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        x, log_p, step = z, -0.5 * z.square().sum(1), 0.25
+        for k in range(4):
+            t = k * step
+            v1, d1 = self.velocity(x, t)
+            v2, d2 = self.velocity(x + step / 2 * v1, t + step / 2)
+            v3, d3 = self.velocity(x + step / 2 * v2, t + step / 2)
+            v4, d4 = self.velocity(x + step * v3, t + step)
+            x = x + step / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
+            log_p = log_p - step / 6 * (d1 + 2 * d2 + 2 * d3 + d4)
+        return x, log_p
+
+
+def flow(engine: Engine, *, replicas: int = 1) -> Training:
+    """An ODE generator of two marginals in the plane with its entropy."""
+    shapes = Shapes(4, ((2,), (2,)))
+    samplers = [Rows((torch.randn(10_000, 2, generator=rng(k)) + k).to(engine.device, engine.dtype)) for k in (0, 1)]
+    draws = _draws(engine, replicas, latents.normal(4), samplers)
+
+    def players(seed: int) -> list[Player]:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            generator = Flow(4, 64).to(engine.device, engine.dtype)
+        critics = mlp_critics(64, 3)(shapes, rng(seed)).to(engine.device, engine.dtype)
+
+        def critic_loss(batch: tuple[Tensor, ...]) -> Tensor:
+            z, *xs = batch
+            with torch.no_grad():
+                generated = generator(z)[0].split(2, dim=1)
+            real, fake = critics(tuple(xs)), critics(generated)
+            return torch.stack([r.mean() - f.mean() for r, f in zip(real, fake, strict=True)]).sum()
+
+        def generator_loss(batch: tuple[Tensor, ...]) -> Tensor:
+            joint, log_p = generator(batch[0])
+            x, y = joint.split(2, dim=1)
+            pull = torch.stack([value.mean() for value in critics((x, y))]).sum()
+            return (x - y).square().sum(1).mean() + log_p.mean() + 10 * pull
+
+        return [
+            Player("critics", (critics,), optimizer(1e-3), draws[0], critic_loss, after_step=critics.after_step),
+            Player("generator", (generator,), optimizer(1e-3), draws[1], generator_loss, averaging=0.99),
+        ]
+
+    return _training(players, replicas)
+
+
+def _draws(engine: Engine, replicas: int, latent, samplers, size: int = BATCH) -> tuple[Draw, Draw]:
+    noise = Stream(latent, size, engine.dtype)
+    data = [Stream(sampler, size, engine.dtype) for sampler in samplers]
+    k = None if replicas == 1 else replicas
+    critics = Draw(Key(0, "critics"), noise, *data, device=engine.device, replicas=k)
+    return critics, Draw(Key(0, "generator"), noise, device=engine.device, replicas=k)
+
+
+def _training(players, replicas: int) -> Training:
+    games = [players(seed) for seed in range(replicas)]
+    return Training(games[0] if replicas == 1 else stacked(games), STEPS)

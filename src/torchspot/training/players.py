@@ -1,0 +1,236 @@
+"""Players: what each draws and minimises, and the running state of its turn."""
+
+__all__ = ["Average", "Draw", "Loss", "Player", "Stream", "Turn", "nothing"]
+
+import copy
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchspot.random import Key, generator
+from torchspot.training.optimizers import FlatParameters, Optimizer
+from torchspot.types import Parts
+
+_BLOCK = 1024
+"""Steps whose numbers (rates and the like) are written to the device at once."""
+
+Loss = Callable[[tuple[Tensor, ...]], Tensor]
+"""One number from a batch, differentiable and without randomness of its own."""
+
+
+class Stream(NamedTuple):
+    """Batches of one sampler: how many samples each, and of what type they are to be."""
+
+    sampler: Any
+    size: int
+    dtype: torch.dtype
+
+
+class Draw:
+    """One batch of each stream, in order; batch k is a function of (seed, role, rank, k) alone.
+
+    `advance` goes on to the next batch and reads what lives elsewhere (on the host, for a run on a GPU) into buffers
+    that stay; the call itself never leaves the device, so that it can be recorded once and replayed.
+
+    Args:
+        key: of the random numbers.
+        streams: where each part of the batch comes from.
+        device: where the batch is needed.
+        replicas: so many independent batches, in a leading dimension; None gives one batch without it.
+    """
+
+    def __init__(self, key: Key, *streams: Stream, device: torch.device, replicas: int | None = None) -> None:
+        self.key, self.streams, self.device, self.replicas = key, streams, device, replicas
+        self.k = 0
+        self.generator = generator(key, device)
+        places = [getattr(stream.sampler, "device", device) for stream in streams]
+        self._elsewhere = {j: generator(key, place) for j, place in enumerate(places) if place != device}
+        self._buffers: dict[int, Tensor] = {}
+
+    def advance(self) -> None:
+        """Goes on to the next batch."""
+        self.k += 1
+        self.seed()
+        for index, rng in self._elsewhere.items():
+            self._fetch(index, rng.manual_seed(self.key.at(self.k - 1)))
+
+    def seed(self) -> None:
+        """Puts the generator at the start of this batch."""
+        self.generator.manual_seed(self.key.at(self.k - 1))
+
+    def __call__(self) -> tuple[Tensor, ...]:
+        parts = (
+            self._buffers[j] if j in self._elsewhere else self._draw(stream, self.generator)
+            for j, stream in enumerate(self.streams)
+        )
+        return tuple(part if self.replicas is None else part.view(self.replicas, -1, *part.shape[1:]) for part in parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"k": self.k}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.k = state["k"]
+
+    def _draw(self, stream: Stream, rng: torch.Generator) -> Tensor:
+        return stream.sampler.draw(stream.size * (self.replicas or 1), rng).to(stream.dtype)
+
+    def _fetch(self, index: int, rng: torch.Generator) -> None:
+        batch = self._draw(self.streams[index], rng)
+        if index not in self._buffers:
+            self._buffers[index] = torch.empty_like(batch, device=self.device)
+        batch = batch.pin_memory() if batch.device.type == "cpu" and self.device.type == "cuda" else batch
+        self._buffers[index].copy_(batch, non_blocking=True)
+
+
+def nothing() -> None:
+    """For players with nothing to do after a step."""
+
+
+@dataclass(frozen=True)
+class Player:
+    """One side of a game.
+
+    In its turn it does `repeats(step)` times: batch = draw(); its parameters move down the gradient of loss(batch);
+    after_step(). All randomness is in `draw`.
+    """
+
+    name: str
+    modules: tuple[nn.Module, ...]
+    optimizer: Optimizer
+    draw: Draw
+    loss: Loss
+    repeats: Callable[[int], int] = lambda step: 1
+    after_step: Callable[[], None] = nothing
+    averaging: float | None = None
+    """Decay of an exponential average of the parameters; None keeps none."""
+
+
+class Average:
+    """An exponential average of a player's parameters; buffers are those of the player.
+
+    The weight of the newest iterate is max(1 − decay, 1 / t), so that the start is forgotten.
+    """
+
+    def __init__(self, modules: tuple[nn.Module, ...], decay: float) -> None:
+        self.decay, self._originals = decay, modules
+        self._modules = copy.deepcopy(modules)
+        self.vector = FlatParameters(self._modules).vector
+        for module in self._modules:
+            module.requires_grad_(False)
+
+    def weights(self, t: Float[Tensor, " steps"]) -> Float[Tensor, " steps"]:
+        """Of the newest iterate, after steps t = 0, 1, …"""
+        return (1 / (t + 1)).clamp(min=1 - self.decay)
+
+    @torch.no_grad()
+    def modules(self) -> tuple[nn.Module, ...]:
+        """Copies of the player's modules with the averaged parameters."""
+        for mine, original in zip(self._modules, self._originals, strict=True):
+            for buffer, newest in zip(mine.buffers(), original.buffers(), strict=True):
+                buffer.copy_(newest)
+        return self._modules
+
+
+class Turn:
+    """A player's running state and its step: what the host does before (`advance`), then the device (`update`)."""
+
+    def __init__(self, player: Player, total: int) -> None:
+        self.player, self.name, self.total = player, player.name, total
+        self.generator = player.draw.generator
+        self.flat = FlatParameters(player.modules)
+        self.memory = player.optimizer.init(self.flat.vector)
+        self.average = None if player.averaging is None else Average(player.modules, player.averaging)
+        self.count = 0
+        self._left = 0
+        self._table = self._numbers().to(self.flat.vector)
+        self._row = self.flat.vector.new_zeros(1, dtype=torch.int64)
+        self._healthy = self.flat.vector.new_ones((), dtype=torch.bool)
+        self._good = self.flat.vector.new_zeros((), dtype=torch.int64)
+        self.loss = self.flat.vector.new_zeros((), dtype=torch.float64)
+
+    def advance(self) -> None:
+        """Gets the next batch ready, and now and then the numbers of the next steps."""
+        self.player.draw.advance()
+        if self._left == 0:
+            self._table.copy_(self._numbers())
+            self._row.zero_()
+            self._left = _BLOCK
+        self._left -= 1
+        self.count += 1
+
+    def seed(self) -> None:
+        """Puts the random numbers back to the start of this step."""
+        self.player.draw.seed()
+
+    def parts(self) -> Parts:
+        """Loss, move and what comes after, as they are written."""
+        return Parts(self.player.loss, self._move, self.player.after_step)
+
+    def update(self, parts: Parts | None = None) -> None:
+        """One step, without a look from the host."""
+        parts = parts or self.parts()
+        value = parts.loss(self.player.draw())
+        with torch.no_grad():
+            numbers = self._table.index_select(0, self._row)[0]
+            self._row.add_(1)
+            parts.move(value, self.flat.gradient(value), numbers[:-1])
+            parts.after_step()
+            if self.average is not None:
+                self.average.vector.lerp_(self.flat.vector, numbers[-1])
+
+    def _move(self, loss: Tensor, gradient: Tensor, numbers: Tensor) -> None:
+        """Keeps the loss, counts the steps in which all was finite so far, and moves the parameters."""
+        self.loss.copy_(loss)
+        self._healthy.logical_and_(torch.isfinite(gradient.sum() + loss))
+        self._good.add_(self._healthy)
+        self.player.optimizer.move(self.flat.vector, gradient, self.memory, numbers)
+
+    def first_bad(self) -> int | None:
+        """The first step whose loss or gradient was not finite. Reads from the device."""
+        return None if bool(self._healthy) else int(self._good)
+
+    def tensors(self) -> list[Tensor]:
+        """All that a step changes on the device."""
+        buffers = [buffer for module in self.player.modules for buffer in module.buffers()]
+        average = [] if self.average is None else [self.average.vector]
+        own = [*self.memory.values(), self._row, self._healthy, self._good, self.loss]
+        return [self.flat.vector, *own, *average, *buffers]
+
+    def game_step(self, k: int) -> int:
+        """The step of the game in which this player takes its own k-th step."""
+        taken = itertools.accumulate(map(self.player.repeats, itertools.count()))
+        return next(step for step, total in enumerate(taken) if total > k)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "vector": self.flat.vector,
+            "memory": self.memory,
+            "average": {} if self.average is None else {"vector": self.average.vector},
+            "count": self.count,
+            "buffers": [dict(module.named_buffers()) for module in self.player.modules],
+            "draw": self.player.draw.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.flat.vector.copy_(state["vector"])
+        for name, tensor in self.memory.items():
+            tensor.copy_(state["memory"][name])
+        if self.average is not None:
+            self.average.vector.copy_(state["average"]["vector"])
+        for module, buffers in zip(self.player.modules, state["buffers"], strict=True):
+            for name, buffer in module.named_buffers():
+                buffer.copy_(buffers[name])
+        self.count, self._left = state["count"], 0
+        self._good.fill_(self.count)
+        self.player.draw.load_state_dict(state["draw"])
+
+    def _numbers(self) -> Float[Tensor, "steps numbers"]:
+        """What the optimiser needs to know about the next steps, and in the last column the weight of the average."""
+        t = torch.arange(self.count, self.count + _BLOCK, dtype=torch.float64)
+        weights = torch.zeros_like(t) if self.average is None else self.average.weights(t)
+        return torch.cat((self.player.optimizer.numbers(t, self.total), weights[:, None]), dim=1)
