@@ -6,6 +6,7 @@ a step that cannot be recorded, numbers that stop being finite, data on the host
 """
 
 import argparse
+import contextlib
 import json
 import platform
 import tempfile
@@ -18,6 +19,7 @@ from games import flow, pictures, section_5_1
 from torchspot import SPOT, costs, presets
 from torchspot.errors import Diverged
 from torchspot.networks.lipschitz import SpectralNorm
+from torchspot.training.callbacks import Checkpoint
 from torchspot.training.engine import Captured, Compiled, Eager
 from torchspot.training.loop import Training
 
@@ -94,12 +96,8 @@ def resumed() -> str:
             raise Stop
 
     with tempfile.TemporaryDirectory() as folder:
-        from torchspot.training.callbacks import Checkpoint
-
-        try:
+        with contextlib.suppress(Stop):
             SPOT(steps=300, callbacks=[Checkpoint(folder, every_seconds=0), stop]).fit(x, y, resume=folder)
-        except Stop:
-            pass
         again = SPOT(steps=300).fit(x, y, resume=folder)
     equal = all(
         torch.equal(a, b) for a, b in zip(whole.plan_.sample(1000, 1), again.plan_.sample(1000, 1), strict=True)
@@ -180,9 +178,8 @@ def main() -> None:
             torch.compiler.reset()
             row = {"game": game, "engine": name} | compare(build, engine_of)
             rows.append(row)
-            print(
-                f"{game:42} {name:9} f64 {row['float64, 100 steps']:.1e}  f32 {row['float32, one step']:.1e}  {row['how']}"
-            )
+            apart = f"f64 {row['float64, 100 steps']:.1e}  f32 {row['float32, one step']:.1e}"
+            print(f"{game:42} {name:9} {apart}  {row['how']}", flush=True)
     if cuda and not options.only:
         for check in (resumed, falls_back, drawing_its_own, diverges, no_sync):
             said = check()

@@ -98,7 +98,7 @@ class PictureCritics(nn.Module):
     @torch.no_grad()
     def after_step(self) -> None:
         for parameter in self.parameters():
-            parameter.clamp_(-0.05, 0.05)
+            parameter.copy_(parameter.clamp(-0.05, 0.05))
 
 
 def pictures(engine: Engine, *, replicas: int = 1) -> Training:

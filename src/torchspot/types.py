@@ -86,8 +86,6 @@ class Parts(NamedTuple):
     """Batch in, one number out."""
     move: Callable[[Tensor, Tensor, Tensor], None]
     """Loss, gradient and the numbers of this step in; moves the parameters."""
-    after_step: Callable[[], None]
-    """What the player does then."""
 
 
 class Steps(Protocol):
@@ -113,7 +111,7 @@ class Steps(Protocol):
         """The step on the device; an engine may give faster versions of its parts."""
 
     def tensors(self) -> list[Tensor]:
-        """All that `update` changes; the parameters first."""
+        """All that `update` may change; the parameters first."""
 
 
 class Step(Protocol):

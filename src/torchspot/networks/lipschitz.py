@@ -130,9 +130,8 @@ class Clipping:
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Puts every entry back into ±bound."""
         for layer in layers:
-            layer.weight.clamp_(-self.bound, self.bound)
-            if layer.bias is not None:
-                layer.bias.clamp_(-self.bound, self.bound)
+            for tensor in (layer.weight, *(() if layer.bias is None else (layer.bias,))):
+                tensor.copy_(tensor.clamp(-self.bound, self.bound))
 
 
 class HalfAbsolute(nn.Module):

@@ -222,7 +222,7 @@ class _CompiledStep:
             self._captured()
             self.how = self._captured.how
             return
-        if self._steps == (_TIMED if self.outlast > 0 else 0):
+        if self._steps == (_TIMED if self.outlast > 0 else 1):
             self._decide()
         self._started = self._started or time.perf_counter()
         self._steps += 1

@@ -28,7 +28,8 @@ class Training:
         self.logged = -1
         self.seconds = 0.0
         self.stop_reason: str | None = None
-        self.turns = [Turn(p, sum(map(p.repeats, range(steps)))) for p in players]
+        buffers = list({id(b): b for p in players for module in p.modules for b in module.buffers()}.values())
+        self.turns = [Turn(p, sum(map(p.repeats, range(steps))), buffers) for p in players]
         self.ran: dict[str, str] = {}
 
     def stop(self, reason: str) -> None:

@@ -4,7 +4,7 @@ __all__ = ["Average", "Draw", "Loss", "Player", "Stream", "Turn", "nothing"]
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -137,14 +137,21 @@ class Average:
 
 
 class Turn:
-    """A player's running state and its step: what the host does before (`advance`), then the device (`update`)."""
+    """A player's running state and its step: what the host does before (`advance`), then the device (`update`).
 
-    def __init__(self, player: Player, total: int) -> None:
+    Args:
+        player: whose turn it is.
+        total: steps of its own that it will take.
+        buffers: those of all players' modules.
+    """
+
+    def __init__(self, player: Player, total: int, buffers: Sequence[Tensor]) -> None:
         self.player, self.name, self.total = player, player.name, total
         self.generator = player.draw.generator
         self.flat = FlatParameters(player.modules)
         self.memory = player.optimizer.init(self.flat.vector)
         self.average = None if player.averaging is None else Average(player.modules, player.averaging)
+        self._buffers = buffers
         self.count = 0
         self._left = 0
         self._table = self._numbers().to(self.flat.vector)
@@ -168,24 +175,24 @@ class Turn:
         self.player.draw.seed()
 
     def parts(self) -> Parts:
-        """Loss, move and what comes after, as they are written."""
-        return Parts(self.player.loss, self._move, self.player.after_step)
+        """Loss and move, as they are written."""
+        return Parts(self.player.loss, self._move)
 
     def update(self, parts: Parts | None = None) -> None:
         """One step, without a look from the host."""
         parts = parts or self.parts()
         value = parts.loss(self.player.draw())
         with torch.no_grad():
+            self.loss.copy_(value)
             numbers = self._table.index_select(0, self._row)[0]
             self._row.add_(1)
-            parts.move(value, self.flat.gradient(value), numbers[:-1])
-            parts.after_step()
+            parts.move(value.detach(), self.flat.gradient(value), numbers[:-1])
+            self.player.after_step()
             if self.average is not None:
                 self.average.vector.lerp_(self.flat.vector, numbers[-1])
 
     def _move(self, loss: Tensor, gradient: Tensor, numbers: Tensor) -> None:
-        """Keeps the loss, counts the steps in which all was finite so far, and moves the parameters."""
-        self.loss.copy_(loss)
+        """Counts the steps in which all was finite so far, and moves the parameters."""
         self._healthy.logical_and_(torch.isfinite(gradient.sum() + loss))
         self._good.add_(self._healthy)
         self.player.optimizer.move(self.flat.vector, gradient, self.memory, numbers)
@@ -195,11 +202,10 @@ class Turn:
         return None if bool(self._healthy) else int(self._good)
 
     def tensors(self) -> list[Tensor]:
-        """All that a step changes on the device."""
-        buffers = [buffer for module in self.player.modules for buffer in module.buffers()]
+        """All that a step may change on the device; batch norm changes buffers wherever it is passed through."""
         average = [] if self.average is None else [self.average.vector]
         own = [*self.memory.values(), self._row, self._healthy, self._good, self.loss]
-        return [self.flat.vector, *own, *average, *buffers]
+        return [self.flat.vector, *own, *average, *self._buffers]
 
     def game_step(self, k: int) -> int:
         """The step of the game in which this player takes its own k-th step."""
