@@ -117,8 +117,9 @@ class Steps(Protocol):
 class Step(Protocol):
     """A step that is ready to be run many times."""
 
-    how: str
-    """In words: "eager", "captured", and why not where that was asked for."""
+    @property
+    def how(self) -> str:
+        """In words: "eager", "captured", and why not where that was asked for."""
 
     def __call__(self) -> None: ...
 

@@ -103,7 +103,7 @@ def test_a_compiled_step_is_an_eager_step_in_float32():
 def test_a_run_that_ends_sooner_than_the_compilation_stays_eager():
     training = game(torch.float32, steps=30)
     train(training, engine=Compiled("cpu", backend="aot_eager", outlast=1000.0))
-    assert "eager, as only about" in training.ran["critics"]
+    assert "eager, not compiled, as only about" in training.ran["critics"]
     assert "outlast=1000" in training.ran["critics"]
 
 
@@ -126,7 +126,7 @@ def test_where_compiling_fails_steps_go_on_eagerly_from_the_same_state():
     with pytest.warns(UserWarning, match="no such luck"):
         train(training, engine=Compiled("cpu", backend=broken, outlast=0))
     train(same, engine=Eager("cpu"))
-    assert "eager, as compiling failed" in training.ran["critics"]
+    assert "eager, not compiled, as compiling failed" in training.ran["critics"]
     assert largest_difference(training, same) == 0
 
 

@@ -85,8 +85,8 @@ class Captured:
 class Compiled:
     """Fuses each player's step with torch.compile; on CUDA the fused step is also captured.
 
-    The first steps run eagerly and are timed: a run that would end sooner than the compilation stays eager, as does
-    one on a machine without a compiler; either way `how` it ran says why.
+    The first steps run eagerly and are timed: a run that would end sooner than the compilation is not compiled, nor
+    one on a machine without a compiler; the plan's facts say how it ran and why.
 
     Args:
         device: "auto" takes a CUDA device where there is one, else the CPU.
@@ -117,9 +117,6 @@ class Compiled:
 
     def prepare(self, turn: Steps) -> Step:
         """Compiled once it has shown to be worth it."""
-        missing = _missing_compiler(self.device) if self.backend == "inductor" else None
-        if missing is not None:
-            return _EagerStep(turn, f"eager, as {missing}")
         return _CompiledStep(turn, self.backend, self.outlast, self._pool)
 
     def __repr__(self) -> str:
@@ -143,12 +140,15 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 class _EagerStep:
-    def __init__(self, turn: Steps, how: str = "eager") -> None:
-        self.turn, self.how = turn, how
+    """The step as it is written, or with compiled parts."""
+
+    def __init__(self, turn: Steps, parts: Parts | None = None) -> None:
+        self.turn, self.parts = turn, parts
+        self.how = "eager" if parts is None else "compiled"
 
     def __call__(self) -> None:
         self.turn.advance()
-        self.turn.update()
+        self.turn.update(self.parts)
 
 
 class _CapturedStep:
@@ -207,56 +207,55 @@ class _CapturedStep:
 
 
 class _CompiledStep:
-    """Eager and timed for a few steps, then compiled if enough of the run is left."""
+    """Eager and timed for a few steps, then compiled if enough of the run is left, and captured on CUDA either way."""
 
     def __init__(self, turn: Steps, backend: str, outlast: float, pool: Any) -> None:
         self.turn, self.backend, self.outlast = turn, backend, outlast
-        self.how = "eager"
-        self._pool = pool
-        self._update: Callable[[], None] = turn.update
-        self._captured: _CapturedStep | None = None
-        self._steps, self._started = 0, 0.0
+        self._pool, self._why = pool, ""
+        self._step: Step = _EagerStep(turn)
+        self._left, self._started = _TIMED if outlast > 0 else 1, 0.0
+        missing = _missing_compiler(turn.generator.device) if backend == "inductor" else None
+        if missing is not None:
+            self._go_without(missing)
+
+    @property
+    def how(self) -> str:
+        return self._step.how + self._why
 
     def __call__(self) -> None:
-        if self._captured is not None:
-            self._captured()
-            self.how = self._captured.how
-            return
-        if self._steps == (_TIMED if self.outlast > 0 else 1):
+        if self._left == 0:
             self._decide()
+        self._left -= 1
         self._started = self._started or time.perf_counter()
-        self._steps += 1
-        self.turn.advance()
-        self._update()
+        self._step()
 
     def _decide(self) -> None:
         """Compiles, or says why not."""
-        each = (time.perf_counter() - self._started) / max(self._steps, 1)
+        each = (time.perf_counter() - self._started) / _TIMED
         left = (self.turn.total - self.turn.count) * each
         if left < self.outlast:
-            self.how = f"eager, as only about {left:.0f} s of steps were left (outlast={self.outlast:g})"
+            self._go_without(f"only about {left:.0f} s of steps were left (outlast={self.outlast:g})")
             return
-        compiled = Parts(*map(self._compiled, self.turn.parts()))
-        self.how = "compiled"
-        if self._pool is not None:
-            self._captured = _CapturedStep(self.turn, self._pool, compiled)
-        self._update = lambda: self._first(compiled)
+        before = _clones(self.turn.tensors())
+        parts = Parts(*(self._compiled(part) for part in self.turn.parts()))
+        try:
+            self.turn.update(parts)
+        except Exception as error:  # a compiler has many ways to fail
+            self._go_without(f"compiling failed ({_in_short(error)})")
+            warnings.warn(f"the {self.turn.name}'s steps run {self.how}.", stacklevel=3)
+        else:
+            self._step = self._captured_or(_EagerStep(self.turn, parts), parts)
+        _put_back(self.turn, before)
 
     def _compiled(self, part: Any) -> Any:
         return torch.compile(part, backend=self.backend, dynamic=False)
 
-    def _first(self, compiled: Parts) -> None:
-        """The first compiled step; where compiling fails, an eager one from the same state."""
-        before = _clones(self.turn.tensors())
-        self._update = lambda: self.turn.update(compiled)
-        try:
-            self.turn.update(compiled)
-        except Exception as error:  # a compiler has many ways to fail
-            self._captured, self._update = None, self.turn.update
-            self.how = f"eager, as compiling failed ({_in_short(error)})"
-            warnings.warn(f"the {self.turn.name}'s steps run {self.how}.", stacklevel=2)
-            _put_back(self.turn, before)
-            self.turn.update()
+    def _go_without(self, reason: str) -> None:
+        self._left, self._why = -1, f", not compiled, as {reason}"
+        self._step = self._captured_or(_EagerStep(self.turn), None)
+
+    def _captured_or(self, step: Step, parts: Parts | None) -> Step:
+        return step if self._pool is None else _CapturedStep(self.turn, self._pool, parts)
 
 
 @contextmanager
