@@ -68,7 +68,7 @@ def run(name: str, seed: int, n: int, steps: int | None, device: str) -> dict[st
     case = cases()[name]
     xs = case.draw(n, seed)
     started = time.perf_counter()
-    spot = SPOT(cost=case.cost, steps=steps, seed=seed, engine=engines.Eager(device)).fit(*xs)
+    spot = SPOT(cost=case.cost, steps=steps, seed=seed, engine=engines.choose_engine(device)).fit(*xs)
     seconds = time.perf_counter() - started
     audited = evaluation.audit(spot.plan_, *xs)
     row = {

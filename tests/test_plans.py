@@ -14,7 +14,7 @@ from torchspot import costs, latents, storage
 from torchspot.data.arrays import HeldOut
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.networks.generators import InDataUnits, Shapes, Units, separate, shared_trunk
-from torchspot.plans import PushforwardPlan
+from torchspot.plans import PooledPlan, PushforwardPlan
 
 SEPARATE, P_NORM = separate(8, 2), costs.p_norm(1.5)
 
@@ -150,3 +150,34 @@ def test_a_pickle_is_refused_and_not_run(tmp_path):
 def test_a_missing_plan_is_named(tmp_path):
     with pytest.raises(InvalidArgument, match=r"there is no file .*plan\.safetensors"):
         torchspot.load(tmp_path)
+
+
+def pooled():
+    return PooledPlan((translation(), translation(apart=7.0)))
+
+
+def test_a_pooled_plan_draws_from_all_runs_alike():
+    x, y = pooled().sample(4000, seed=1)
+    moved = (y - x)[:, 0]
+    assert set(moved.round().int().tolist()) == {3, 7}
+    assert float((moved > 5).float().mean()) == pytest.approx(0.5, abs=0.04)
+    assert 0.4 < float((moved[:400] > 5).float().mean()) < 0.6
+    assert torch.equal(pooled().sample(50, seed=1)[0], pooled().sample(50, seed=1)[0])
+    assert not torch.equal(pooled().sample(50)[0], pooled().sample(50)[0])
+    assert pooled().expected_cost(1000).value == pytest.approx(5, rel=1e-4)
+    with pytest.raises(InvalidArgument, match="n >= 1"):
+        pooled().sample(0)
+
+
+def test_a_pooled_plan_survives_a_file(tmp_path):
+    plan = PooledPlan((library_plan(), library_plan()))
+    again = torchspot.load(plan.save(tmp_path))
+    assert isinstance(again, PooledPlan)
+    assert again.facts["replicas"] == 2
+    for a, b in zip(plan.sample(50, seed=3), again.sample(50, seed=3), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_plans_of_other_problems_are_not_pooled():
+    with pytest.raises(InvalidArgument, match="plans of the same problem"):
+        PooledPlan((translation(), library_plan()))

@@ -362,3 +362,82 @@ def test_a_cost_that_explodes_stops_the_run_and_keeps_a_checkpoint(tmp_path):
     with pytest.raises(Diverged, match=r"diverged: the generator's .* The last good checkpoint is") as error:
         SPOT(cost=cost, steps=100, marginal_weight=2.0).fit(X, Y, resume=tmp_path)
     assert 0 < error.value.step < 100
+
+
+def small_replicas(k, **options):
+    return SPOT(replicas=k, steps=30, preset=replace(SMALL, width=8), batch_size=64, **options)
+
+
+def test_replicas_give_each_plan_the_pooled_plan_and_the_spread(tmp_path):
+    xs = two_gaussians(1000).xs
+    spot = small_replicas(4).fit(*xs)
+    assert len(spot.plans_) == 4
+    assert spot.plan_.plans == spot.plans_
+    values = [plan.expected_cost(20_000, seed=k).value for k, plan in enumerate(spot.plans_)]
+    assert len(set(values)) == 4
+    assert spot.distance_.value == pytest.approx(np.mean(values))
+    assert spot.distance_.spread == pytest.approx(np.std(values, ddof=1), rel=0.02)
+    assert spot.history_[-1]["runs"]["cost"] == pytest.approx(values, rel=0.05)
+    assert spot.history_[-1]["cost"] == pytest.approx(np.mean(spot.history_[-1]["runs"]["cost"]))
+    assert len(spot.critics_) == 4
+    assert SPOT(steps=3).fit(*xs).distance_.spread is None
+    assert evaluation.audit(spot.plan_, *xs).marginals[0].held_out
+
+
+def test_a_replica_is_the_run_with_the_same_weights_and_batches():
+    """Replica 0 starts with the weights of the run without replicas; at the first logged step they are equal."""
+    xs = two_gaussians(1000).xs
+    alone, together = SPOT(steps=1, **SHORT).fit(*xs), SPOT(steps=1, replicas=3, **SHORT).fit(*xs)
+    assert together.history_[0]["runs"]["cost"][0] == pytest.approx(alone.history_[0]["cost"], rel=1e-5)
+    assert len({round(cost, 3) for cost in together.history_[0]["runs"]["cost"]}) == 3
+
+
+def test_replicas_resume_bit_for_bit(tmp_path):
+    xs = two_gaussians(1000).xs
+
+    def die(training, record):
+        if training.step == 15:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        kept = callbacks.Checkpoint(tmp_path, every_seconds=0)
+        small_replicas(3, callbacks=[kept, die]).fit(*xs, resume=tmp_path)
+    resumed, whole = small_replicas(3).fit(*xs, resume=tmp_path), small_replicas(3).fit(*xs)
+    assert resumed.distance_ == whole.distance_
+    assert resumed.history_[-1]["runs"] == whole.history_[-1]["runs"]
+    with pytest.raises(InvalidArgument, match="begun with other replicas"):
+        small_replicas(4).fit(*xs, resume=tmp_path)
+
+
+def test_a_cost_that_cannot_be_batched_runs_its_replicas_one_after_another():
+    def looking(x, y):
+        values = (x - y).norm(dim=1)
+        return values if float(values.detach().sum()) > 0 else -values
+
+    xs = two_gaussians(1000).xs
+    with pytest.warns(UserWarning, match="one after another, as .* cannot be batched"):
+        slow = small_replicas(2, cost=looking, marginal_weight=2).fit(*xs)
+    fast = small_replicas(2, cost=costs.euclidean, marginal_weight=2).fit(*xs)
+    assert slow.distance_.value == pytest.approx(fast.distance_.value, rel=1e-3)
+
+
+def test_replicas_refuse_networks_with_given_weights_and_odd_numbers():
+    xs = two_gaussians(200).xs
+    network = separate(8, 1)(torchspot_shapes(), torch.Generator())
+    with pytest.raises(InvalidArgument, match=r"generator=lambda shapes, rng"):
+        SPOT(replicas=2, generator=network).fit(*xs)
+    for bad in (0, 1.5, "many"):
+        with pytest.raises(InvalidArgument, match="replicas must be a whole number of at least 1"):
+            SPOT(replicas=bad).fit(*xs)
+
+
+def torchspot_shapes():
+    from torchspot.networks.generators import Shapes
+
+    return Shapes(2, ((2,), (2,)))
+
+
+def test_the_plan_says_how_it_was_run():
+    assert (
+        SPOT(steps=2, engine=engines.Eager("cpu")).fit(*two_gaussians(200).xs).plan_.facts["engine"] == "eager on cpu"
+    )

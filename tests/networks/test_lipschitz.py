@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from torchspot.errors import InvalidArgument
 from torchspot.networks.critics import mlp_critics
@@ -21,7 +22,7 @@ RNG = lambda: torch.Generator().manual_seed(0)  # noqa: E731
 @pytest.mark.parametrize("shape", [(1, 7), (7, 1), (5, 5), (32, 8), (8, 32), (200, 200)])
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_orthogonalise_never_leaves_a_singular_value_above_one(shape, size):
-    weight = size * torch.randn(*shape, generator=RNG(), dtype=torch.float64)
+    weight = size * torch.randn(1, *shape, generator=RNG(), dtype=torch.float64)
     for iterations in (1, 2, 10):
         assert operator_norm(orthogonalise(weight, iterations)) <= 1 + 1e-12
 
@@ -32,7 +33,7 @@ def test_orthogonalise_converges_to_the_nearest_orthogonal_matrix(shape):
     weight = weight if shape[0] >= shape[1] else weight.mT
     moved = weight + 0.02 * torch.randn(*shape, generator=RNG(), dtype=torch.float64)
     u, _, vh = torch.linalg.svd(moved, full_matrices=False)
-    errors = [float((orthogonalise(moved, k) - u @ vh).norm()) for k in (1, 2, 3)]
+    errors = [float((orthogonalise(moved[None], k)[0] - u @ vh).norm()) for k in (1, 2, 3)]
     assert errors[0] < 0.1 * float((moved - u @ vh).norm()) + 0.05
     assert errors[1] < errors[0] ** 1.5
     assert errors[2] < 1e-5
@@ -40,13 +41,15 @@ def test_orthogonalise_converges_to_the_nearest_orthogonal_matrix(shape):
 
 def test_half_absolute_keeps_norms_and_is_group_sort_in_turned_coordinates():
     h = torch.randn(8, 50, generator=RNG(), dtype=torch.float64).requires_grad_()
-    out = HalfAbsolute()(h)
+    fold = HalfAbsolute(1, 8, RNG()).double()
+    out = fold(h[None])[0]
     seed = torch.randn_like(out)
     gradient = torch.autograd.grad(out, h, seed)[0]
     assert torch.allclose(gradient.norm(dim=0), seed.norm(dim=0))
     identity = torch.eye(4, dtype=torch.float64)
     turn = torch.cat((torch.cat((identity, -identity), 1), torch.cat((identity, identity), 1))) / 2**0.5
-    larger, smaller = (turn.mT @ HalfAbsolute()(turn @ h)).chunk(2)
+    nn.init.zeros_(fold.bias)
+    larger, smaller = (turn.mT @ fold((turn @ h)[None])[0]).chunk(2)
     a, b = h.chunk(2)
     assert torch.allclose(larger, torch.maximum(a, b))
     assert torch.allclose(smaller, torch.minimum(a, b))

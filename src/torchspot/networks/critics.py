@@ -10,7 +10,7 @@ from torch import nn
 
 from torchspot.errors import InvalidArgument
 from torchspot.networks.generators import Shapes
-from torchspot.networks.lipschitz import Control, HalfAbsolute, Layer, Orthogonal, operator_norm
+from torchspot.networks.lipschitz import Control, Layer, Orthogonal, operator_norm
 from torchspot.networks.mlp import filled_up
 from torchspot.types import Samples, Values
 
@@ -24,7 +24,7 @@ class Critics(nn.Module):
 
     def __init__(self, shapes: Shapes, *, width: int, depth: int, control: Control, rng: torch.Generator) -> None:
         super().__init__()
-        if width % 2 and isinstance(control.activation(), HalfAbsolute):
+        if width % 2 and isinstance(control, Orthogonal):
             raise InvalidArgument(
                 f"orthogonal critics need an even width, and width={width} is odd. Use width={width + 1}."
             )
@@ -32,7 +32,7 @@ class Critics(nn.Module):
         m = len(shapes.sizes)
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise([shapes.sizes, *[[width] * m] * depth, [1] * m]):
-            layers += [control.layer(inputs, outputs[0], rng), control.activation()]
+            layers += [control.layer(inputs, outputs[0], rng), control.activation(m, outputs[0], rng)]
         self.networks = nn.Sequential(*layers[:-1])
         self._layers()[-1].bias = None
 

@@ -15,9 +15,10 @@ __all__ = [
     "orthogonalise",
 ]
 
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,9 +28,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchspot.errors import InvalidArgument
-from torchspot.networks.mlp import leaky, parallel
+from torchspot.networks.mlp import filled_up, leaky, parallel
 
-Weight = Float[Tensor, "*stack outputs inputs"]
+Weight = Float[Tensor, "stack outputs inputs"]
 
 
 class Layer(nn.Module, ABC):
@@ -55,7 +56,7 @@ class Control(Protocol):
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         """Linear layers under this control, one for each number of inputs."""
 
-    def activation(self) -> nn.Module:
+    def activation(self, marginals: int, units: int, rng: torch.Generator) -> nn.Module:
         """The non-linearity that goes with it, 1-Lipschitz too."""
 
     def after_step(self, layers: Sequence[Any]) -> None:
@@ -76,19 +77,17 @@ class Orthogonal:
             raise InvalidArgument(f"Orthogonal needs at least one iteration, and got {self.iterations}.")
 
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
-        return _PlainLinear(inputs, outputs, rng, first=_orthonormal)
+        return _OrthogonalLinear(inputs, outputs, rng)
 
-    def activation(self) -> nn.Module:
-        return HalfAbsolute()
+    def activation(self, marginals: int, units: int, rng: torch.Generator) -> nn.Module:
+        return HalfAbsolute(marginals, units, rng)
 
     @torch.no_grad()
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Brings the weights back; matrices of one shape together."""
         for weights in _by_shape(layer.weight for layer in layers):
-            if len(weights) == 1:
-                weights[0].copy_(orthogonalise(weights[0], self.iterations))
-                continue
-            for weight, new in zip(weights, orthogonalise(torch.stack(weights), self.iterations), strict=True):
+            together = orthogonalise(torch.cat(weights), self.iterations)
+            for weight, new in zip(weights, together.chunk(len(weights)), strict=True):
                 weight.copy_(new)
 
 
@@ -99,7 +98,7 @@ class SpectralNorm:
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         return _SpectralLinear(inputs, outputs, rng)
 
-    def activation(self) -> nn.Module:
+    def activation(self, marginals: int, units: int, rng: torch.Generator) -> nn.Module:
         return leaky()
 
     def after_step(self, layers: Sequence["_SpectralLinear"]) -> None:
@@ -119,11 +118,11 @@ class Clipping:
             raise InvalidArgument(f"Clipping needs a bound above 0, and got {self.bound}.")
 
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
-        layer = _PlainLinear(inputs, outputs, rng)
+        layer = _ClippedLinear(inputs, outputs, rng)
         self.after_step([layer])
         return layer
 
-    def activation(self) -> nn.Module:
+    def activation(self, marginals: int, units: int, rng: torch.Generator) -> nn.Module:
         return leaky()
 
     @torch.no_grad()
@@ -135,18 +134,24 @@ class Clipping:
 
 
 class HalfAbsolute(nn.Module):
-    """(a, b) ↦ (|a|, b), half of the units each. 1-Lipschitz, keeps the gradient's norm.
+    """(a, b) ↦ (|a + β|, b), half of the units each. 1-Lipschitz, keeps the gradient's norm.
 
     This is GroupSort, which sorts pairs of units, seen from coordinates turned by 45 degrees: (max, min) of a pair are
     (s + |d|, s − |d|) / √2 for s, d = sum and difference over √2. Orthogonal layers before and after turn either into
-    the other, so that the functions one can write are the same; this form takes a third of the operations.
+    the other, so that the functions one can write are the same; this form takes a third of the operations. The bias β
+    is here and not in the layer before, as b needs none: what it would add, the next β adds.
 
     Reference: "Sorting out Lipschitz function approximation", C. Anil, J. Lucas and R. Grosse, 2019.
     """
 
-    def forward(self, h: Float[Tensor, "*stack units batch"]) -> Float[Tensor, "*stack units batch"]:
+    def __init__(self, marginals: int, units: int, rng: torch.Generator) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(units)
+        self.bias = nn.Parameter(torch.empty(marginals, units // 2, 1).uniform_(-bound, bound, generator=rng))
+
+    def forward(self, h: Float[Tensor, "marginals units batch"]) -> Float[Tensor, "marginals units batch"]:
         a, b = h.chunk(2, dim=-2)
-        return torch.cat((a.abs(), b), dim=-2)
+        return torch.cat(((a + self.bias).abs(), b), dim=-2)
 
 
 def orthogonalise(weight: Weight, iterations: int) -> Weight:
@@ -165,33 +170,37 @@ def orthogonalise(weight: Weight, iterations: int) -> Weight:
         return functional.normalize(weight, dim=-2 if tall else -1)
     gram = w @ w.mT
     bound = gram.abs().sum(-1).amax(-1)[..., None, None]
-    shrink = bound.clamp(min=4).rsqrt() * 2
-    w, gram = w * shrink, gram * shrink.square()
+    squared = 4 / bound.clamp(min=4)
+    w, gram = w * squared.sqrt(), gram * squared
     for k in range(iterations):
         if k > 0:
             gram = w @ w.mT
-        w = torch.add(1.5 * w, gram @ w, alpha=-0.5)
+        w = torch.baddbmm(w, gram, w, beta=1.5, alpha=-0.5)
     return w.mT if tall else w
 
 
-def operator_norm(weight: Weight) -> Float[Tensor, "*stack"]:
+def operator_norm(weight: Weight) -> Float[Tensor, " stack"]:
     """The largest singular value, measured in float64."""
     return torch.linalg.matrix_norm(weight.detach().double(), ord=2)
 
 
-class _PlainLinear(Layer):
-    """The stored weights are used as they are; `first` makes the starting matrix of each marginal."""
+class _OrthogonalLinear(Layer):
+    bias = None
 
-    def __init__(
-        self, inputs: Sequence[int], outputs: int, rng: torch.Generator, first: Callable[..., Weight] | None = None
-    ) -> None:
+    def __init__(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> None:
+        super().__init__()
+        first = [_orthonormal(torch.randn(outputs, size, generator=rng)) for size in inputs]
+        self.weight = nn.Parameter(torch.stack([filled_up(weight, outputs, max(inputs)) for weight in first]))
+
+    def effective_weight(self) -> Float[Tensor, "marginals outputs inputs"]:
+        return self.weight
+
+
+class _ClippedLinear(Layer):
+    def __init__(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> None:
         super().__init__()
         layers = parallel(inputs, [outputs] * len(inputs), rng)
         self.weight, self.bias = layers.weight, layers.bias
-        if first is not None:
-            with torch.no_grad():
-                for weight, size in zip(self.weight, inputs, strict=True):
-                    weight[:, :size] = first(torch.randn(outputs, size, generator=rng))
 
     def effective_weight(self) -> Float[Tensor, "marginals outputs inputs"]:
         return self.weight
@@ -222,7 +231,7 @@ class _SpectralLinear(Layer):
         self.u.copy_(functional.normalize(self.weight @ self.v, dim=1))
 
 
-def _orthonormal(weight: Weight) -> Weight:
+def _orthonormal(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs inputs"]:
     """The nearest matrix whose singular values are all 1."""
     u, _, vh = torch.linalg.svd(weight.double(), full_matrices=False)
     return (u @ vh).to(weight.dtype)
