@@ -2,8 +2,8 @@
 
 float64: two runs of 100 steps side by side; the largest difference of parameters, averages and buffers, relative to
 the largest of each. float32: 30 single steps, each from the same state; also the same of the mean gradient, as Adam
-turns rounding errors of gradients that are 0 (a constant added to a critic) into full steps. Then what a graph must survive: a run that is stopped and resumed,
-a step that cannot be recorded, numbers that stop being finite, data on the host.
+turns rounding errors of gradients that are 0 (a constant added to a critic) into full steps. Then what a graph must
+survive: a run that is stopped and resumed, a step that cannot be recorded, numbers that stop being finite.
 """
 
 import argparse
