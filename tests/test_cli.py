@@ -252,3 +252,17 @@ def test_killed_or_stopped_at_any_moment_it_goes_on_to_the_same_plan(files, tmp_
     ]
     assert histories[0] == histories[1]
     assert sorted(f.name for f in broken.iterdir()) == sorted(f.name for f in whole.iterdir())
+
+
+def test_replicas_and_engines(files, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    options = ["--steps", "12", "--replicas", "3", "--engine", "eager", "--device", "cpu"]
+    code, text = run(monkeypatch, capsys, "fit", *files, "--out", out, *options)
+    assert code == 0, text
+    assert "spread over 3 runs" in text
+    assert "eager on cpu" in text
+    assert len(torchspot.load(out).plans) == 3
+    assert run(monkeypatch, capsys, "evaluate", out, *files)[0] == 0
+    code, text = run(monkeypatch, capsys, "fit", *files, "--out", tmp_path / "other", "--engine", "steam")
+    assert code == 2
+    assert "no engine 'steam'" in text

@@ -16,14 +16,22 @@ def test_in_one_dimension_both_are_sorting():
     x, y = points(0), 2 * points(1) + 1
     sorted_cost = float((x.sort(0).values - y.sort(0).values).square().mean())
     assert exact.emd(costs.squared_euclidean, x, y) == pytest.approx(sorted_cost)
-    matched = y[exact.matching(costs.squared_euclidean, x, y)]
+    _, matched = exact.matched(costs.squared_euclidean, (x, y))
     assert float((x - matched).square().mean()) == pytest.approx(sorted_cost)
 
 
 def test_matching_and_emd_agree_in_the_plane():
     x, y = points(0, 2), points(1, 2) + 3
-    matched = y[exact.matching(costs.euclidean, x, y)]
+    _, matched = exact.matched(costs.euclidean, (x, y))
     assert exact.emd(costs.euclidean, x, y) == pytest.approx(float(costs.euclidean(x, matched).mean()))
+
+
+def test_more_marginals_in_one_dimension_are_matched_by_sorting():
+    xs = (points(0), 2 * points(1) + 1, points(2) - 3)
+    cost = costs.sum_over_pairs(costs.squared_euclidean)
+    best = float(cost(*(x.sort(0).values for x in xs)).mean())
+    assert float(cost(*exact.matched(cost, xs)).mean()) == pytest.approx(best, rel=1e-3)
+    assert float(cost(*xs).mean()) > 1.1 * best
 
 
 def test_without_pot_the_message_says_what_to_install(monkeypatch):

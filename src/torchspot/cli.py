@@ -28,8 +28,8 @@ from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.plots import plot_convergence, plot_pairs
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
-from torchspot.training.engine import Eager
-from torchspot.types import Cost, Samples
+from torchspot.training.engine import Captured, Compiled, Eager, choose_engine
+from torchspot.types import Cost, Engine, Samples
 
 app = typer.Typer(
     help="Large-scale optimal transport: learn a plan between data sets, draw pairs from it, judge it.",
@@ -44,6 +44,12 @@ _PRESETS: dict[str, Callable[[], presets.Preset]] = {
     "default": presets.default,
     "paper": presets.paper,
     "clipping": presets.clipping,
+}
+_ENGINES: dict[str, Callable[[str], Engine]] = {
+    "auto": choose_engine,
+    "eager": Eager,
+    "captured": Captured,
+    "compiled": Compiled,
 }
 _SAMPLE_TYPES = ".npz, .parquet or .csv"
 _PICTURED, _PICTURED_DATA = 200, 3000
@@ -72,7 +78,9 @@ def fit(
     steps: Annotated[int | None, typer.Option(help="Generator steps; by default from the data's dimension.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples a step; by default from the data's dimension.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    replicas: Annotated[int, typer.Option(help="Independent runs, computed together; shows how far they differ.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    engine: Annotated[str, typer.Option(help="How steps run: auto, eager, captured (CUDA), compiled.")] = "auto",
     preset: Annotated[str, typer.Option(help=f"Recipe: {', '.join(_PRESETS)}.")] = "default",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between two saved states.")] = 10.0,
@@ -90,14 +98,16 @@ def fit(
         "batch": batch,
         "seed": seed,
         "preset": preset,
+        "replicas": replicas,
     }
     spot = SPOT(
         cost=_cost(cost, len(sources)),
         steps=steps,
         batch_size=batch,
+        replicas=replicas,
         preset=_choice("preset", preset, _PRESETS)(),
         seed=seed,
-        engine=Eager(device),
+        engine=_choice("engine", engine, _ENGINES)(device),
         callbacks=[Progress(console), Checkpoint(out, every_seconds=checkpoint_every)],
     )
     _claim(out, options, resume)
@@ -193,6 +203,9 @@ def _fit(spot: SPOT, sources: list[Any], out: Path, truth: float | None = None) 
     plot_pairs(plan.sample(_PICTURED, seed=0), out / "pairs.png", data=data, title=f"Paired samples, cost {plan.cost}")
     plot_convergence(spot.history_, out / "convergence.png", truth=truth)
     table = _table(plan, audit(plan, *sources), truth)
+    if spot.distance_.spread is not None:
+        table.add_row(f"spread over {len(spot.plans_)} runs", f"{spot.distance_.spread:.2g} (standard deviation)")
+    table.add_row("steps ran", escape(plan.facts["engine"]))
     table.add_row("time", f"{seconds:.0f} s")
     table.add_row("files", escape(f"{out}/: plan.safetensors, history.jsonl, pairs.png, convergence.png"))
     console.print(table)

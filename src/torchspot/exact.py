@@ -1,6 +1,8 @@
 """Exact optimal transport between small samples, to compare with and to measure by."""
 
-__all__ = ["emd", "matching"]
+__all__ = ["emd", "matched"]
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,15 +11,22 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from torchspot.errors import TorchspotError
-from torchspot.types import Cost
+from torchspot.types import Cost, Samples
 
 Matrix = Float[np.ndarray, "rows columns"]
 
 
-def matching(cost: Cost, x: Float[Tensor, "batch *shape"], y: Float[Tensor, "batch *shape"]) -> Int[Tensor, " batch"]:
-    """The permutation σ that minimises Σ c(x_k, y_σ(k)), for samples of equal size."""
-    _, columns = linear_sum_assignment(_matrix(cost, x, y))
-    return torch.as_tensor(columns, device=y.device)
+def matched(cost: Cost, xs: Samples, *, sweeps: int = 2) -> Samples:
+    """The samples (of equal size) in an order in which Σ_k c(x_1k, …, x_mk) is least.
+
+    Exact for two marginals. For more the problem is hard: marginal after marginal is matched to the others as they
+    stand, a few times over.
+    """
+    made = list(xs)
+    for _ in range(1 if len(made) == 2 else sweeps):
+        for place in range(1, len(made)):
+            made[place] = made[place][_matching(cost, made, place)]
+    return tuple(made)
 
 
 def emd(cost: Cost, x: Float[Tensor, "batch *shape"], y: Float[Tensor, "rows *shape"]) -> float:
@@ -26,11 +35,21 @@ def emd(cost: Cost, x: Float[Tensor, "batch *shape"], y: Float[Tensor, "rows *sh
         import ot
     except ImportError as error:
         raise TorchspotError("exact.emd needs POT. Install it with: pip install 'torchspot[exact]'") from error
-    return float(ot.emd2([], [], _matrix(cost, x, y), numItermax=10_000_000))
+    return float(ot.emd2([], [], _matrix(cost, [x, y], 1), numItermax=10_000_000))
+
+
+def _matching(cost: Cost, xs: Sequence[Tensor], place: int) -> Int[Tensor, " batch"]:
+    """The best permutation of one marginal, the others as they are."""
+    _, columns = linear_sum_assignment(_matrix(cost, xs, place))
+    return torch.as_tensor(columns, device=xs[place].device)
 
 
 @torch.no_grad()
-def _matrix(cost: Cost, x: Tensor, y: Tensor) -> Matrix:
-    """c(x_i, y_j) for all i, j, row by row."""
-    rows = [cost(row.expand(len(y), *row.shape), y) for row in x]
+def _matrix(cost: Cost, xs: Sequence[Tensor], place: int) -> Matrix:
+    """c(x_1i, …, x_mi) for all i, with entry j of one marginal in its place for all j, row by row."""
+    moving, fixed = xs[place], [x for k, x in enumerate(xs) if k != place]
+    rows = []
+    for tuple_ in zip(*fixed, strict=True):
+        repeated = [x.expand(len(moving), *x.shape) for x in tuple_]
+        rows.append(cost(*repeated[:place], moving, *repeated[place:]))
     return torch.stack(rows).double().cpu().numpy()

@@ -41,7 +41,7 @@ def test_orthogonalise_converges_to_the_nearest_orthogonal_matrix(shape):
 
 def test_half_absolute_keeps_norms_and_is_group_sort_in_turned_coordinates():
     h = torch.randn(8, 50, generator=RNG(), dtype=torch.float64).requires_grad_()
-    fold = HalfAbsolute(1, 8, RNG()).double()
+    fold = HalfAbsolute([8], 8, RNG()).double()
     out = fold(h[None])[0]
     seed = torch.randn_like(out)
     gradient = torch.autograd.grad(out, h, seed)[0]

@@ -32,7 +32,7 @@ class Critics(nn.Module):
         m = len(shapes.sizes)
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise([shapes.sizes, *[[width] * m] * depth, [1] * m]):
-            layers += [control.layer(inputs, outputs[0], rng), control.activation(m, outputs[0], rng)]
+            layers += [control.layer(inputs, outputs[0], rng), control.activation(inputs, outputs[0], rng)]
         self.networks = nn.Sequential(*layers[:-1])
         self._layers()[-1].bias = None
 

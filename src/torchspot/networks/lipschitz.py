@@ -15,7 +15,6 @@ __all__ = [
     "orthogonalise",
 ]
 
-import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -56,8 +55,8 @@ class Control(Protocol):
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         """Linear layers under this control, one for each number of inputs."""
 
-    def activation(self, marginals: int, units: int, rng: torch.Generator) -> nn.Module:
-        """The non-linearity that goes with it, 1-Lipschitz too."""
+    def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
+        """The non-linearity that goes with it, 1-Lipschitz too, after a layer of these sizes."""
 
     def after_step(self, layers: Sequence[Any]) -> None:
         """What is done to the layers after each step of their weights."""
@@ -79,8 +78,8 @@ class Orthogonal:
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         return _OrthogonalLinear(inputs, outputs, rng)
 
-    def activation(self, marginals: int, units: int, rng: torch.Generator) -> nn.Module:
-        return HalfAbsolute(marginals, units, rng)
+    def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
+        return HalfAbsolute(inputs, units, rng)
 
     @torch.no_grad()
     def after_step(self, layers: Sequence[Layer]) -> None:
@@ -98,7 +97,7 @@ class SpectralNorm:
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         return _SpectralLinear(inputs, outputs, rng)
 
-    def activation(self, marginals: int, units: int, rng: torch.Generator) -> nn.Module:
+    def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
         return leaky()
 
     def after_step(self, layers: Sequence["_SpectralLinear"]) -> None:
@@ -122,7 +121,7 @@ class Clipping:
         self.after_step([layer])
         return layer
 
-    def activation(self, marginals: int, units: int, rng: torch.Generator) -> nn.Module:
+    def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
         return leaky()
 
     @torch.no_grad()
@@ -139,15 +138,16 @@ class HalfAbsolute(nn.Module):
     This is GroupSort, which sorts pairs of units, seen from coordinates turned by 45 degrees: (max, min) of a pair are
     (s + |d|, s − |d|) / √2 for s, d = sum and difference over √2. Orthogonal layers before and after turn either into
     the other, so that the functions one can write are the same; this form takes a third of the operations. The bias β
-    is here and not in the layer before, as b needs none: what it would add, the next β adds.
+    is here and not in the layer before, as b needs none: what it would add, the next β adds. It starts uniform on
+    ±1/√inputs, as a linear layer's would.
 
     Reference: "Sorting out Lipschitz function approximation", C. Anil, J. Lucas and R. Grosse, 2019.
     """
 
-    def __init__(self, marginals: int, units: int, rng: torch.Generator) -> None:
+    def __init__(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(units)
-        self.bias = nn.Parameter(torch.empty(marginals, units // 2, 1).uniform_(-bound, bound, generator=rng))
+        bounds = torch.tensor(inputs).rsqrt()[:, None, None]
+        self.bias = nn.Parameter(bounds * torch.empty(len(inputs), units // 2, 1).uniform_(-1, 1, generator=rng))
 
     def forward(self, h: Float[Tensor, "marginals units batch"]) -> Float[Tensor, "marginals units batch"]:
         a, b = h.chunk(2, dim=-2)
