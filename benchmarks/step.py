@@ -218,10 +218,13 @@ BEFORE_AFTER = """
 import dataclasses, json, sys
 import numpy as np
 from torchspot import SPOT, presets
-width, steps = int(sys.argv[1]), int(sys.argv[2])
+width, steps, last = map(int, sys.argv[1:])
 rng = np.random.default_rng(0)
 x, y = (rng.normal((m, 0), 1, size=(100_000, 2)) for m in (-2.5, 2.5))
-spot = SPOT(preset=dataclasses.replace(presets.default(), width=width), steps=steps).fit(x, y)
+def stop(training, record):
+    if training.step >= last:
+        training.stop("enough")
+spot = SPOT(preset=dataclasses.replace(presets.default(), width=width), steps=steps, callbacks=[stop]).fit(x, y)
 logs = [r for r in spot.history_ if r["step"] > 0]
 print(json.dumps([(b["seconds"] - a["seconds"]) / (b["step"] - a["step"]) for a, b in zip(logs, logs[1:])]))
 """
@@ -231,12 +234,12 @@ def before_after(old: Path, quick: bool) -> list[dict]:
     """The eager step through the public names alone, in this checkout and another, in turn."""
     trees = {"before": old.resolve(), "after": Path(__file__).resolve().parents[1]}
     rows = []
-    for width, steps in ((8, 400), (64, 300), (512, 20)):
+    for width, steps, last in ((8, 2000, 500), (64, 2000, 400), (512, 600, 90)):
         times: dict[str, list[float]] = {name: [] for name in trees}
         for _ in range(2 if quick else REPEATS):
             for name, tree in trees.items():
                 environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-                command = [sys.executable, "-c", BEFORE_AFTER, str(width), str(steps)]
+                command = [sys.executable, "-c", BEFORE_AFTER, str(width), str(steps), str(last)]
                 said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
                 times[name].append(statistics.median(json.loads(said)))
         ratio = statistics.median(b / a for b, a in zip(times["before"], times["after"], strict=True))

@@ -30,7 +30,7 @@ def test_more_marginals_in_one_dimension_are_matched_by_sorting():
     xs = (points(0), 2 * points(1) + 1, points(2) - 3)
     cost = costs.sum_over_pairs(costs.squared_euclidean)
     best = float(cost(*(x.sort(0).values for x in xs)).mean())
-    assert float(cost(*exact.matched(cost, xs)).mean()) == pytest.approx(best, rel=1e-3)
+    assert float(cost(*exact.matched(cost, xs)).mean()) == pytest.approx(best, rel=0.02)
     assert float(cost(*xs).mean()) > 1.1 * best
 
 

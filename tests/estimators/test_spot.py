@@ -81,7 +81,7 @@ def test_results_scale_with_the_data(scale):
     """Equal at the start to rounding; then rounding drives the games apart, but all end at the truth."""
     x, y = two_gaussians(5000).xs
     base = SPOT(steps=1, **SHORT).fit(x, y)
-    moved = SPOT(steps=300, **SHORT).fit(scale * x + 1e4, scale * y + 1e4)
+    moved = SPOT(steps=600, **SHORT).fit(scale * x + 1e4, scale * y + 1e4)
     for name, value in base.history_[0].items():
         if name not in ("step", "seconds"):
             assert moved.history_[0][name] == pytest.approx(scale * value, rel=1e-4)

@@ -185,7 +185,7 @@ def test_a_step_with_a_state_of_its_own_is_not_kept_as_a_recording(pretended):
     training, calls = game(torch.float64, steps=10), itertools.count()
     loss = training.turns[1].player.loss
     object.__setattr__(training.turns[1].player, "loss", lambda batch: loss(batch) * (1 + next(calls)))
-    with pytest.warns(UserWarning, match="generator's steps run without a CUDA graph.*gives other numbers"):
+    with pytest.warns(UserWarning, match="steps of the generator run without a CUDA graph.*gives other numbers"):
         ways = run_captured(training)
     assert ways[0] == "captured"
     assert ways[1].startswith("eager, as the recorded step gives other numbers")

@@ -130,7 +130,7 @@ def test_replica_i_is_the_run_with_its_weights_and_batches(control):
 def test_what_cannot_be_batched_runs_one_after_another_to_the_same_result():
     batched, _ = games()
     together, alone = games(cost=looking)
-    with pytest.warns(UserWarning, match=r"one after another, as the generator's loss cannot be batched: .*item"):
+    with pytest.warns(UserWarning, match=r"one after another, as the loss of the generator cannot be batched: .*item"):
         run(together)
     assert largest_difference(together, [run(one) for one in alone]) < 1e-9
     assert torch.allclose(together.turns[1].flat.vector, run(batched).turns[1].flat.vector, atol=1e-9)

@@ -187,7 +187,7 @@ class _CapturedStep:
             return
         _put_back(self.turn, after)
         self._run, self.how = self._update, f"eager, as {reason}"
-        warnings.warn(f"the {self.turn.name}'s steps run without a CUDA graph, as {reason}.", stacklevel=2)
+        warnings.warn(f"steps of the {self.turn.name} run without a CUDA graph, as {reason}.", stacklevel=2)
 
     def _record(self) -> str | None:
         """None, or in words why it failed."""
@@ -242,7 +242,7 @@ class _CompiledStep:
             self.turn.update(parts)
         except Exception as error:  # a compiler has many ways to fail
             self._go_without(f"compiling failed ({_in_short(error)})")
-            warnings.warn(f"the {self.turn.name}'s steps run {self.how}.", stacklevel=3)
+            warnings.warn(f"steps of the {self.turn.name} run {self.how}.", stacklevel=3)
         else:
             self._step = self._captured_or(_EagerStep(self.turn, parts), parts)
         _put_back(self.turn, before)

@@ -36,8 +36,8 @@ def stacked(games: Sequence[Sequence[Player]]) -> list[Player]:
         return replace(
             one,
             modules=tuple(itertools.islice(modules, len(one.modules))),
-            loss=_Sum(over_replicas(one.loss, f"the {one.name}'s loss")),
-            after_step=after if after is nothing else over_replicas(after, f"the {one.name}'s after_step"),
+            loss=_Sum(over_replicas(one.loss, f"the loss of the {one.name}")),
+            after_step=after if after is nothing else over_replicas(after, f"after_step of the {one.name}"),
         )
 
     return [player(one) for one in first]
