@@ -331,8 +331,8 @@ def _missing_compiler(device: torch.device) -> str | None:
 
 
 def _in_short(error: BaseException) -> str:
-    """What went wrong first, in two lines at most."""
+    """What went wrong first, in its first line (or two, where that one only announces the next)."""
     while error.__context__ is not None:
         error = error.__context__
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return " ".join(lines[:2])
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
