@@ -1,6 +1,6 @@
 """How accurate SPOT is with its defaults, on problems with known answers. Writes one JSON object a line.
 
-    python benchmarks/accuracy.py --out results/accuracy.jsonl [--seeds 10] [--only stretch-16] [--jobs 2] [--quick]
+    python benchmarks/accuracy.py --out results/accuracy_cpu.jsonl [--seeds 10] [--only stretch-16] [--jobs 2] [--quick]
 
 Every row carries the value at step 0 and each marginal's sliced W2 beside its noise floor: a right number with wrong
 marginals does not count. The last iterate's average is reported; nothing is selected.

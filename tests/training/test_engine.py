@@ -105,6 +105,9 @@ def test_a_run_that_ends_sooner_than_the_compilation_stays_eager():
     train(training, engine=Compiled("cpu", backend="aot_eager", outlast=1000.0))
     assert "eager, not compiled, as only about" in training.ran["critics"]
     assert "outlast=1000" in training.ran["critics"]
+    shorter = game(torch.float32, steps=3)
+    train(shorter, engine=Compiled("cpu", backend="aot_eager"))
+    assert shorter.ran["generator"] == "eager, not compiled, as the run ended within 20 steps"
 
 
 def test_without_a_compiler_steps_stay_eager_and_say_so(monkeypatch):

@@ -211,7 +211,7 @@ class _CompiledStep:
 
     def __init__(self, turn: Steps, backend: str, outlast: float, pool: Any) -> None:
         self.turn, self.backend, self.outlast = turn, backend, outlast
-        self._pool, self._why = pool, ""
+        self._pool, self._why = pool, f", not compiled, as the run ended within {_TIMED} steps"
         self._step: Step = _EagerStep(turn)
         self._left, self._started = _TIMED if outlast > 0 else 1, 0.0
         missing = _missing_compiler(turn.generator.device) if backend == "inductor" else None
@@ -244,7 +244,7 @@ class _CompiledStep:
             self._go_without(f"compiling failed ({_in_short(error)})")
             warnings.warn(f"steps of the {self.turn.name} run {self.how}.", stacklevel=3)
         else:
-            self._step = self._captured_or(_EagerStep(self.turn, parts), parts)
+            self._why, self._step = "", self._captured_or(_EagerStep(self.turn, parts), parts)
         _put_back(self.turn, before)
 
     def _compiled(self, part: Any) -> Any:
