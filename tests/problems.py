@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 
 @dataclass(frozen=True)
@@ -67,3 +68,15 @@ def _sqrtm(a: np.ndarray) -> np.ndarray:
 
 def _congruence(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a @ b @ a
+
+
+def critic_loss(generator, critics):
+    """The critics' side of a game for batches (z, x_1, …, x_m): Σ_i (mean λ_i(x_i) − mean λ_i(G_i(z)))."""
+
+    def loss(batch):
+        with torch.no_grad():
+            fake = generator(batch[0])
+        values = zip(critics(batch[1:]), critics(fake), strict=True)
+        return torch.stack([a.mean() - b.mean() for a, b in values]).sum()
+
+    return loss

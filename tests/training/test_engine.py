@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from problems import critic_loss
 from torchspot import latents
 from torchspot.errors import InvalidArgument
 from torchspot.networks.critics import mlp_critics
@@ -41,12 +42,6 @@ def game(dtype, control=None, steps=100):
     noise = Stream(latents.normal(2), 32, dtype)
     data = [Stream(latents.normal(dim), 32, dtype) for dim in (2, 3)]
 
-    def critic_loss(batch):
-        with torch.no_grad():
-            fake = generator(batch[0])
-        values = zip(critics(batch[1:]), critics(fake), strict=True)
-        return torch.stack([a.mean() - b.mean() for a, b in values]).sum()
-
     def generator_loss(batch):
         x, y = generator(batch[0])
         pull = torch.stack([value.mean() for value in critics((x, y))]).sum()
@@ -58,7 +53,15 @@ def game(dtype, control=None, steps=100):
         for role, parts in (("c", (noise, *data)), ("g", (noise,)))
     ]
     players = [
-        Player("critics", (critics,), rule, draws[0], critic_loss, lambda s: 1 + s % 2, critics.after_step),
+        Player(
+            "critics",
+            (critics,),
+            rule,
+            draws[0],
+            critic_loss(generator, critics),
+            lambda s: 1 + s % 2,
+            critics.after_step,
+        ),
         Player("generator", (generator,), rule, draws[1], generator_loss, averaging=0.9),
     ]
     return Training(players, steps)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from problems import critic_loss
 from torchspot import latents
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import Shapes, separate
@@ -55,19 +56,21 @@ def players(seed, draws, control, cost, norm):
     generator = Networks(seed, norm)
     critics = mlp_critics(8, 2, control)(SHAPES, torch.Generator().manual_seed(100 + seed)).double()
 
-    def critic_loss(batch):
-        with torch.no_grad():
-            fake = generator(batch[0])
-        values = zip(critics(batch[1:]), critics(fake), strict=True)
-        return torch.stack([a.mean() - b.mean() for a, b in values]).sum()
-
     def generator_loss(batch):
         x, y = generator(batch[0])
         return cost(x, y).mean() + 2 * torch.stack([value.mean() for value in critics((x, y))]).sum()
 
     rule = OptimisticAdam(1e-2, (0.5, 0.99))
     return [
-        Player("critics", (critics,), rule, draws[0], critic_loss, lambda s: 1 + s % 2, critics.after_step),
+        Player(
+            "critics",
+            (critics,),
+            rule,
+            draws[0],
+            critic_loss(generator, critics),
+            lambda s: 1 + s % 2,
+            critics.after_step,
+        ),
         Player("generator", (generator,), rule, draws[1], generator_loss, averaging=0.9),
     ]
 

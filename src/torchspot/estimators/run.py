@@ -1,0 +1,161 @@
+"""One call of `fit` under way: trained, measured, kept on disk, and turned into plans."""
+
+__all__ = ["Run", "judge_of", "keep_in"]
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchspot.errors import InvalidArgument
+from torchspot.estimators.problem import Problem
+from torchspot.latents import Latent
+from torchspot.networks.generators import InDataUnits
+from torchspot.objectives.transport import MarginalWeights, Transport
+from torchspot.plans import PushforwardPlan
+from torchspot.training.callbacks import Checkpoint, History
+from torchspot.training.checkpoint import load_checkpoint
+from torchspot.training.loop import Training, train
+from torchspot.training.replicas import OverReplicas, replica
+from torchspot.types import Callback, Engine, Record
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything one call of `fit` works with."""
+
+    problem: Problem
+    objective: Transport
+    """Of the first replica, whose modules stand for those of all."""
+    weights: MarginalWeights
+    latent: Latent
+    training: Training
+    engine: Engine
+    history: History
+    callbacks: tuple[Callback, ...]
+    judge: Callable[[], Tensor]
+    """Cost, objective and marginal errors now, of each replica where there are several."""
+    replicas: int
+    seed: int
+
+    @property
+    def log_every(self) -> int:
+        """At least 20 logs, at most 100 steps apart."""
+        return max(1, min(100, self.training.steps // 20))
+
+    def go(self) -> None:
+        """Trains to the end."""
+        train(
+            self.training,
+            engine=self.engine,
+            callbacks=self.callbacks,
+            measure=self.measure,
+            log_every=self.log_every,
+        )
+
+    @torch.no_grad()
+    def measure(self) -> Record:
+        """Cost, objective and marginal error of the averaged generator, on noise and data that training never draws.
+
+        With several replicas: the means, and what each of them has.
+        """
+        runs = self.judge().view(self.replicas, -1).tolist()
+        cost, objective, *errors = (sum(column) / len(runs) for column in zip(*runs, strict=True))
+        record: Record = {"cost": cost, "objective": objective, "marginal_error": max(errors)}
+        record |= {f"marginal_error_{k + 1}": error for k, error in enumerate(errors)}
+        if self.replicas > 1:
+            costs_of_runs = [run[0] for run in runs]
+            record["cost_spread"] = statistics.stdev(costs_of_runs)
+            record["runs"] = {"cost": costs_of_runs, "marginal_error": [max(run[2:]) for run in runs]}
+        return record
+
+    def learned(self, k: int) -> tuple[PushforwardPlan, nn.Module]:
+        """The plan of the averaged generator as it stands, and the critics, of replica k."""
+        facts = {
+            "eta": list(self.weights.eta),
+            "lipschitz": None if self.weights.lipschitz is None else list(self.weights.lipschitz),
+            "lipschitz_source": self.weights.source,
+            "steps": self.training.step,
+            "stopped": self.training.stop_reason,
+            "seed": int(self.seed),
+            "replica": k,
+            "engine": _how_it_ran(self.training, self.engine),
+        }
+        network: Any = self.training.averaged("generator")[0]
+        critics = self.training.turns[0].player.modules[0]
+        if self.replicas > 1:
+            network = replica(network, self.objective.generator, k).requires_grad_(False)
+            critics = replica(critics, self.objective.critics, k)
+        return (
+            PushforwardPlan(network.eval(), self.latent, self.objective.cost, self.problem.held_out, facts),
+            critics,
+        )
+
+
+def judge_of(
+    problem: Problem, objective: Transport, training: Training, z: Tensor, replicas: int
+) -> Callable[[], Tensor]:
+    """Measures the averaged generator and the critics as they stand."""
+
+    def numbers(generator: InDataUnits) -> Tensor:
+        us = generator.standardised(z)
+        cost = objective.cost(*generator.units.to_data(us)).double().mean()
+        value = cost + objective.gap(us, problem.judges)
+        return torch.cat((torch.stack((cost, value)), problem.marginal_errors(us)))
+
+    def averaged() -> Any:
+        return training.averaged("generator")[0]
+
+    if replicas == 1:
+        return lambda: numbers(averaged())
+    of_all = OverReplicas(
+        lambda: numbers(objective.generator),
+        nn.ModuleList((objective.generator, objective.critics)),
+        nn.ModuleList((averaged(), training.turns[0].player.modules[0])),
+        name="what is measured at logged steps",
+    )
+
+    def numbers_of_all() -> Tensor:
+        averaged()  # its buffers up to date
+        return of_all()
+
+    return numbers_of_all
+
+
+class _Identity:
+    """Goes into the checkpoint, so that a run is resumed only as what it began."""
+
+    def __init__(self, facts: dict[str, Any], folder: Path) -> None:
+        self.facts, self.folder = facts, folder
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.facts
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        differing = [name for name, value in self.facts.items() if state.get(name) != value]
+        if differing:
+            raise InvalidArgument(
+                f"the run in {self.folder} was begun with other {' and '.join(differing)}. "
+                "Resume it with the same, or start a new run in another folder."
+            )
+
+
+def keep_in(folder: Path, training: Training, callbacks: Sequence[Any], identity: dict[str, Any]) -> Checkpoint:
+    """Continues from the folder's checkpoint if there is one; from now on keeps one there."""
+    kept = (c for c in callbacks if isinstance(c, Checkpoint) and c.folder.resolve() == folder.resolve())
+    checkpoint = next(kept, None) or Checkpoint(folder)
+    checkpoint.companions = (_Identity(identity, folder), *(c for c in callbacks if c is not checkpoint))
+    load_checkpoint(folder, training, checkpoint.companions)
+    return checkpoint
+
+
+def _how_it_ran(training: Training, engine: Engine) -> str:
+    """In words: the engine of each player, where they differ, and the device."""
+    ways = training.ran
+    same = len(set(ways.values())) == 1
+    said = next(iter(ways.values())) if same else "; ".join(f"{name}: {how}" for name, how in ways.items())
+    return f"{said} on {engine.device}"
