@@ -195,7 +195,7 @@ def test_help_has_examples(monkeypatch, capsys):
 
 
 def start(files: list[str], out: Path, *more: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torchspot", "fit", *files, "--out", str(out), "--steps", "300", "--batch", "64"]
+    command = [sys.executable, "-m", "torchspot", "fit", *files, "--out", str(out), "--steps", "900", "--batch", "64"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*command, "--checkpoint-every", "0", *more],
