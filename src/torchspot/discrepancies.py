@@ -1,14 +1,17 @@
 """How far two samples are apart: sliced Wasserstein, energy distance, moments."""
 
 __all__ = [
+    "covariance_error",
     "energy_distance",
+    "energy_of_halves",
+    "halves",
     "mean_error",
-    "noise_floor",
     "random_directions",
     "sliced_w2",
-    "spread_error",
     "w2_along",
 ]
+
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
@@ -56,22 +59,40 @@ def mean_error(x: Points, y: Points) -> float:
     return float((x.double().mean(0) - y.double().mean(0)).norm())
 
 
-def spread_error(x: Points, y: Points) -> float:
-    """Largest relative error of a coordinate's standard deviation, x judged by y.
-
-    Coordinates that hardly vary are judged by a thousandth of the others' deviation.
-    """
-    truth = y.double().std(0)
-    typical = float(truth.square().mean().sqrt())
-    return float(((x.double().std(0) - truth).abs() / truth.clamp(min=1e-3 * typical + 1e-300)).max())
+def covariance_error(x: Points, y: Points) -> float:
+    """‖Cov x − Cov y‖ / ‖Cov y‖, Frobenius norms."""
+    a, b = (_covariance(part.double()) for part in (x, y))
+    norm = float(b.norm())
+    return float((a - b).norm()) / norm if norm > 0 else float(a.norm() > 0)
 
 
-def noise_floor(x: Points, *, repeats: int = 8, seed: int = 0) -> float:
-    """Mean sliced W2 between two random halves of the same sample: what equal laws show at half its size."""
+def halves(x: Points, repeats: int, seed: int = 0) -> Iterator[tuple[Points, Points]]:
+    """The same sample, cut at random into two of half its size, so many times: what equal laws look like."""
     rng = generator(Key(seed, "halves"))
     half = len(x) // 2
-    values = []
-    for k in range(repeats):
+    for _ in range(repeats):
         order = torch.randperm(len(x), generator=rng).to(x.device)
-        values.append(sliced_w2(x[order[:half]], x[order[half : 2 * half]], seed=k))
-    return sum(values) / repeats
+        yield x[order[:half]], x[order[half : 2 * half]]
+
+
+def energy_of_halves(x: Points, repeats: int, seed: int = 0) -> list[float]:
+    """The energy distance between random halves of a sample, so many times; distances are computed once."""
+    x = x.double()
+    half = len(x) // 2
+    distances = torch.cdist(x, x)
+    rng = generator(Key(seed, "halves"))
+    values = []
+    for _ in range(repeats):
+        order = torch.randperm(len(x), generator=rng).to(x.device)
+        sides = torch.zeros(len(x), 2, dtype=x.dtype, device=x.device)
+        sides[order[:half], 0] = 1
+        sides[order[half : 2 * half], 1] = 1
+        sums = sides.mT @ distances @ sides
+        within = (sums[0, 0] + sums[1, 1]) / (half * (half - 1))
+        values.append(float(2 * sums[0, 1] / half**2 - within))
+    return values
+
+
+def _covariance(x: Points) -> Float[Tensor, "dim dim"]:
+    centred = x - x.mean(0)
+    return centred.mT @ centred / len(x)

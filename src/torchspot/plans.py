@@ -4,6 +4,7 @@ __all__ = ["PooledPlan", "PushforwardPlan", "load"]
 
 import copy
 import math
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,9 +119,18 @@ class PooledPlan:
     def expected_cost(self, n: int = 100_000, seed: int = 0) -> Estimate:
         """The mean of E c(G(z)) over the runs from n draws in all, with its Monte-Carlo error."""
         share = max(2, n // len(self.plans))
-        each = [plan.expected_cost(share, seed + k) for k, plan in enumerate(self.plans)]
+        each = self._each(share, seed)
         error = math.sqrt(math.fsum(e.monte_carlo_error**2 for e in each)) / len(each)
         return Estimate(math.fsum(e.value for e in each) / len(each), error)
+
+    def spread(self, n: int = 20_000, seed: int = 0) -> float:
+        """Standard deviation of E c(G(z)) over the runs, with the noise of measuring each by n draws taken off."""
+        each = self._each(n, seed)
+        noise = statistics.fmean(e.monte_carlo_error**2 for e in each)
+        return math.sqrt(max(0.0, statistics.variance(e.value for e in each) - noise))
+
+    def _each(self, n: int, seed: int) -> list[Estimate]:
+        return [plan.expected_cost(n, seed + k) for k, plan in enumerate(self.plans)]
 
     def save(self, path: str | Path) -> Path:
         """Writes one file with all runs (safetensors with JSON in its header), atomically."""

@@ -7,6 +7,7 @@ __all__ = [
     "Estimate",
     "Parts",
     "Plan",
+    "Reading",
     "Record",
     "Sampler",
     "Samples",
@@ -16,7 +17,9 @@ __all__ = [
     "Values",
 ]
 
-from collections.abc import Callable
+import math
+import statistics
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -50,6 +53,31 @@ class Estimate:
         return self.value
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A discrepancy between a plan and data, beside what two samples of the data themselves show."""
+
+    value: float
+    floor: float
+    """The noise floor: its mean over pairs of samples of the same data."""
+    spread: float
+    """Standard deviation of the noise."""
+
+    @classmethod
+    def beside(cls, value: float, equal: Sequence[float]) -> "Reading":
+        """The value, and what equal laws gave."""
+        return cls(value, statistics.fmean(equal), statistics.stdev(equal))
+
+    @property
+    def excess(self) -> float:
+        """How many standard deviations the value lies above its floor."""
+        above = self.value - self.floor
+        return above / self.spread if self.spread > 0 else math.copysign(math.inf, above) if above else 0.0
+
+    def __float__(self) -> float:
+        return self.value
+
+
 @runtime_checkable
 class Sampler(Protocol):
     """An endless supply of samples."""
@@ -73,6 +101,10 @@ class Cost(Protocol):
 
 class Plan(Protocol):
     """A coupling one can draw from: what every solver returns and every judge takes."""
+
+    @property
+    def cost(self) -> Cost:
+        """What it costs to move one joint sample."""
 
     def sample(self, n: int, seed: int | None = None) -> Samples: ...
 
@@ -138,6 +170,10 @@ class Engine(Protocol):
 
 
 class Callback(Protocol):
-    """Called at logged steps; may also have `interrupted(training)`, `close()`, `state_dict()`, `load_state_dict()`."""
+    """Called at logged steps.
+
+    It may also have `begin(run)`, called before the first step (`run.plan()` is the plan as it stands),
+    `interrupted(training)`, `close()`, `state_dict()` and `load_state_dict(state)`.
+    """
 
     def __call__(self, training: Any, record: Record) -> None: ...

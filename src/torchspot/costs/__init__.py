@@ -4,13 +4,16 @@ __all__ = [
     "cosine",
     "euclidean",
     "from_spec",
+    "is_metric",
     "known_lipschitz",
     "p_norm",
+    "squared_embedding",
     "squared_euclidean",
     "sum_over_pairs",
     "to_spec",
 ]
 
+from torchspot.costs.geometry import is_metric, squared_embedding
 from torchspot.costs.lipschitz import known_lipschitz
 from torchspot.costs.multimarginal import sum_over_pairs
 from torchspot.costs.pointwise import cosine, euclidean, p_norm, squared_euclidean

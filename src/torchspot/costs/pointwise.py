@@ -2,7 +2,9 @@
 
 __all__ = ["Cosine", "PNorm", "SquaredEuclidean", "check_pair", "cosine", "euclidean", "p_norm", "squared_euclidean"]
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,12 +13,15 @@ from torch import Tensor
 from torchspot.errors import InvalidArgument
 from torchspot.types import Values
 
+Points = Float[Tensor, "batch dim"]
+
 
 @dataclass(frozen=True)
 class PNorm:
     """c(x, y) = ‖x − y‖_p."""
 
     p: float = 2.0
+    metric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.p >= 1:
@@ -25,6 +30,10 @@ class PNorm:
     def __call__(self, *xs: Float[Tensor, "batch *shape"]) -> Values:
         x, y = check_pair(self, xs)
         return torch.linalg.vector_norm((x - y).flatten(1), ord=self.p, dim=1)
+
+    def pairwise(self, x: Points, y: Points) -> Float[Tensor, "batch rows"]:
+        """c(x_i, y_j) for all i and j."""
+        return _squared_distances(x, y).sqrt() if self.p == 2 else torch.cdist(x, y, p=self.p)
 
     def lipschitz(self, dim: int) -> float:
         """Against the Euclidean metric: 1 for p ≥ 2, dim^(1/p − 1/2) below."""
@@ -42,6 +51,14 @@ class SquaredEuclidean:
         x, y = check_pair(self, xs)
         return (x - y).flatten(1).square().sum(1)
 
+    def pairwise(self, x: Points, y: Points) -> Float[Tensor, "batch rows"]:
+        """c(x_i, y_j) for all i and j."""
+        return _squared_distances(x, y)
+
+    def embedding(self, x: Float[Tensor, "batch *shape"]) -> Points:
+        """c(x, y) = ‖embedding(x) − embedding(y)‖²."""
+        return x.flatten(1)
+
     def __str__(self) -> str:
         return "squared_euclidean"
 
@@ -53,6 +70,10 @@ class Cosine:
     def __call__(self, *xs: Float[Tensor, "batch *shape"]) -> Values:
         x, y = check_pair(self, xs)
         return 1 - torch.cosine_similarity(x.flatten(1), y.flatten(1), dim=1)
+
+    def embedding(self, x: Float[Tensor, "batch *shape"]) -> Points:
+        """c(x, y) = ‖embedding(x) − embedding(y)‖²: the point on the sphere of radius 1/√2."""
+        return torch.nn.functional.normalize(x.flatten(1), dim=1) / math.sqrt(2)
 
     def __str__(self) -> str:
         return "cosine"
@@ -88,3 +109,11 @@ def check_pair(cost: object, xs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
             "or pass a cost of your own: cost=lambda x, y: …"
         )
     return x, y
+
+
+def _squared_distances(x: Points, y: Points) -> Float[Tensor, "batch rows"]:
+    """‖x_i − y_j‖² by one matrix product, from a common centre so that no digits are lost to a far origin."""
+    centre = y.mean(0)
+    x, y = x - centre, y - centre
+    squares = x.square().sum(1)[:, None] + y.square().sum(1)
+    return torch.addmm(squares, x, y.mT, alpha=-2).clamp_(min=0)

@@ -82,16 +82,22 @@ class Rows:
 
         Fewer than 100 rows are drawn from with replacement: they are the law itself rather than a sample of one.
         """
-        kept = rows if len(rows) else np.arange(len(self))
-        few = not len(rows) and len(self) < _HELD_OUT_FROM
+        if not len(rows) and self._weights is None and len(self) < _HELD_OUT_FROM:
+            return self.take(torch.randint(len(self), (most,), generator=generator)).double().cpu()
+        return self.chosen(rows, most, generator)
+
+    def chosen(self, rows: Indices, most: int, generator: torch.Generator) -> Float[Tensor, "batch *shape"]:
+        """At most so many of these rows, each once, in random order; of all rows if none are given.
+
+        Weighted rows are drawn by their weights instead, with replacement.
+        """
+        count = len(rows) or len(self)
         if self._weights is not None:
-            cumulative = np.cumsum(self._weights[kept])
-            drawn = _search(cumulative, torch.rand(most, dtype=torch.float64, generator=generator))
-        elif few:
-            drawn = torch.randint(len(kept), (most,), generator=generator)
+            cumulative = np.cumsum(self._weights[rows] if len(rows) else self._weights)
+            drawn = _search(cumulative, torch.rand(most, dtype=torch.float64, generator=generator)).numpy()
         else:
-            drawn = torch.randperm(len(kept), generator=generator)[:most]
-        return self.take(kept[drawn.numpy()]).double().cpu()
+            drawn = _distinct(count, most, generator)
+        return self.take(rows[drawn] if len(rows) else drawn).double().cpu()
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
         """A copy of the rows that are not excluded on another device, drawn in the same order.
@@ -158,6 +164,14 @@ def _search(cumulative: Float[np.ndarray, " rows"], uniform: Float[Tensor, " bat
     found = np.searchsorted(cumulative, uniform.numpy() * cumulative[-1], side="right")
     last = int(np.searchsorted(cumulative, cumulative[-1], side="left"))
     return torch.from_numpy(np.minimum(found, last))
+
+
+def _distinct(count: int, most: int, generator: torch.Generator) -> Indices:
+    """Different numbers below `count` in random order, at most so many; memory does not grow with `count`."""
+    if count <= 4 * most:
+        return torch.randperm(count, generator=generator)[:most].numpy()
+    drawn = torch.unique(torch.randint(count, (2 * most,), generator=generator))
+    return drawn[torch.randperm(len(drawn), generator=generator)[:most]].numpy()
 
 
 def _native(rows: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """One call of `fit` under way: trained, measured, kept on disk, and turned into plans."""
 
-__all__ = ["Run", "judge_of", "keep_in"]
+__all__ = ["Run", "Weighing", "judge_of", "keep_in"]
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from torchspot.estimators.problem import Problem
 from torchspot.latents import Latent
 from torchspot.networks.generators import InDataUnits
 from torchspot.objectives.transport import MarginalWeights, Transport
-from torchspot.plans import PushforwardPlan
+from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.training.callbacks import Checkpoint, History
 from torchspot.training.checkpoint import load_checkpoint
 from torchspot.training.loop import Training, train
@@ -31,7 +31,7 @@ class Run:
     problem: Problem
     objective: Transport
     """Of the first replica, whose modules stand for those of all."""
-    weights: MarginalWeights
+    weighing: "Weighing"
     latent: Latent
     training: Training
     engine: Engine
@@ -73,12 +73,33 @@ class Run:
             record["runs"] = {"cost": costs_of_runs, "marginal_error": [max(run[2:]) for run in runs]}
         return record
 
+    def plan(self) -> PushforwardPlan | PooledPlan:
+        """The plan as it stands."""
+        plans = tuple(self.learned(k)[0] for k in range(self.replicas))
+        return plans[0] if self.replicas == 1 else PooledPlan(plans)
+
+    @property
+    def lipschitz(self) -> tuple[float, ...]:
+        """L_i, as far as is known: half of η where η was given."""
+        started = self.weighing.started
+        return started.lipschitz or tuple(eta / 2 for eta in started.eta)
+
+    @property
+    def doublings(self) -> list[int]:
+        """How often the η of each marginal was doubled."""
+        return self.weighing.doublings
+
+    def double(self, k: int) -> float:
+        """Doubles η_k from the next step on, and gives the new one."""
+        return self.weighing.double(k)
+
     def learned(self, k: int) -> tuple[PushforwardPlan, nn.Module]:
         """The plan of the averaged generator as it stands, and the critics, of replica k."""
+        weights = self.weighing.now
         facts = {
-            "eta": list(self.weights.eta),
-            "lipschitz": None if self.weights.lipschitz is None else list(self.weights.lipschitz),
-            "lipschitz_source": self.weights.source,
+            "eta": list(weights.eta),
+            "lipschitz": None if weights.lipschitz is None else list(weights.lipschitz),
+            "lipschitz_source": weights.source,
             "steps": self.training.step,
             "stopped": self.training.stop_reason,
             "seed": int(self.seed),
@@ -126,6 +147,35 @@ def judge_of(
     return numbers_of_all
 
 
+class Weighing:
+    """η of a run under way: it may be doubled, and the checkpoint remembers it."""
+
+    def __init__(self, started: MarginalWeights, eta: Tensor) -> None:
+        self.started, self._eta = started, eta
+        self.doublings = [0] * len(eta)
+
+    @property
+    def now(self) -> MarginalWeights:
+        """η as it is, and where it came from."""
+        eta = tuple(e * 2**k for e, k in zip(self.started.eta, self.doublings, strict=True))
+        source = self.started.source + (", doubled" if any(self.doublings) else "")
+        return MarginalWeights(eta, self.started.lipschitz, source)
+
+    def double(self, k: int) -> float:
+        """Doubles η_k where the losses read it, and gives the new one."""
+        self._eta[k].mul_(2)
+        self.doublings[k] += 1
+        return self.now.eta[k]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"doublings": self.doublings}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for k, times in enumerate(state["doublings"]):
+            self._eta[k].mul_(2.0 ** (times - self.doublings[k]))
+        self.doublings = list(state["doublings"])
+
+
 class _Identity:
     """Goes into the checkpoint, so that a run is resumed only as what it began."""
 
@@ -144,11 +194,13 @@ class _Identity:
             )
 
 
-def keep_in(folder: Path, training: Training, callbacks: Sequence[Any], identity: dict[str, Any]) -> Checkpoint:
+def keep_in(
+    folder: Path, training: Training, callbacks: Sequence[Any], weighing: Weighing, identity: dict[str, Any]
+) -> Checkpoint:
     """Continues from the folder's checkpoint if there is one; from now on keeps one there."""
     kept = (c for c in callbacks if isinstance(c, Checkpoint) and c.folder.resolve() == folder.resolve())
     checkpoint = next(kept, None) or Checkpoint(folder)
-    checkpoint.companions = (_Identity(identity, folder), *(c for c in callbacks if c is not checkpoint))
+    checkpoint.companions = (_Identity(identity, folder), weighing, *(c for c in callbacks if c is not checkpoint))
     load_checkpoint(folder, training, checkpoint.companions)
     return checkpoint
 

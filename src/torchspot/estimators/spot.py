@@ -2,8 +2,6 @@
 
 __all__ = ["SPOT", "Distance"]
 
-import math
-import statistics
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from torchspot.estimators import presets
 from torchspot.estimators.networks import Builder, build_critics, build_generator
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem, pose
-from torchspot.estimators.run import Run, judge_of, keep_in
+from torchspot.estimators.run import Run, Weighing, judge_of, keep_in
 from torchspot.latents import Latent
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
@@ -37,15 +35,18 @@ from torchspot.training.replicas import stacked
 from torchspot.types import Callback, Cost, Engine, Estimate, Samples
 
 _LATENT_OF_IMAGES = 100
-_COST_DRAWS = 100_000
 
 
 @dataclass(frozen=True)
 class Distance(Estimate):
-    """The fitted plan's expected cost."""
+    """The fitted plan's expected cost: an estimate of the optimal cost, not a bound of it.
+
+    `monte_carlo_error` and `spread` say how well the estimate is known, not how far it is from the truth. For an
+    interval that holds the truth call `evaluation.certify(plan, X, Y)`.
+    """
 
     spread: float | None = None
-    """Standard deviation over independent runs, where there was more than one."""
+    """Standard deviation over independent runs (replicas), without their Monte-Carlo noise; None for a single run."""
 
 
 class SPOT(BaseEstimator):
@@ -128,12 +129,12 @@ class SPOT(BaseEstimator):
 
     def _keep(self, run: Run) -> "SPOT":
         """Sets what was learned."""
-        self.marginal_weights_ = run.weights
+        self.marginal_weights_ = run.weighing.now
         self.history_ = run.history.records
         plans, critics = zip(*(run.learned(k) for k in range(run.replicas)), strict=True)
         self.plans_, self.critics_ = plans, critics[0] if run.replicas == 1 else critics
         self.plan_ = plans[0] if run.replicas == 1 else PooledPlan(plans)
-        self.distance_ = _distance(plans)
+        self.distance_ = _distance(self.plan_)
         return self
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
@@ -160,7 +161,8 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
     games = [_players(objective, preset, draws) for objective in objectives]
     training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps)
     history = History(None if folder is None else folder / "history.jsonl")
-    callbacks: tuple[Any, ...] = (Divergence(folder), history, *spot.callbacks)
+    callbacks: tuple[Any, ...] = (Divergence(folder), *spot.callbacks, history)
+    weighing = Weighing(eta, objectives[0].eta)
     if folder is not None:
         _warn_unrepeatable(problem)
         identity = {
@@ -172,24 +174,22 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
             "preset": repr(preset),
             "replicas": replicas,
         }
-        checkpoint = keep_in(folder, training, callbacks, identity)
+        checkpoint = keep_in(folder, training, callbacks, weighing, identity)
         callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
     z = latent.draw(problem.judged, generator(Key(spot.seed, "judge z"), engine.device)).to(engine.dtype)
     judge = judge_of(problem, objectives[0], training, z, replicas)
-    return Run(
-        problem, objectives[0], eta, latent, training, engine, history, callbacks, judge, replicas, int(spot.seed)
+    run = Run(
+        problem, objectives[0], weighing, latent, training, engine, history, callbacks, judge, replicas, int(spot.seed)
     )
+    for callback in callbacks:
+        if hasattr(callback, "begin"):
+            callback.begin(run)
+    return run
 
 
-def _distance(plans: Sequence[PushforwardPlan]) -> Distance:
-    """The mean over runs, and how far the runs differ beyond the noise of measuring them."""
-    each = [
-        plan.expected_cost(_COST_DRAWS if len(plans) == 1 else _COST_DRAWS // 5, seed=k) for k, plan in enumerate(plans)
-    ]
-    values = [estimate.value for estimate in each]
-    noise = math.fsum(estimate.monte_carlo_error**2 for estimate in each) / len(each)
-    spread = math.sqrt(max(0.0, statistics.variance(values) - noise)) if len(each) > 1 else None
-    return Distance(statistics.fmean(values), math.sqrt(noise / len(each)), spread)
+def _distance(plan: PushforwardPlan | PooledPlan) -> Distance:
+    cost = plan.expected_cost()
+    return Distance(cost.value, cost.monte_carlo_error, plan.spread() if isinstance(plan, PooledPlan) else None)
 
 
 def _check_replicas(spot: SPOT) -> int:

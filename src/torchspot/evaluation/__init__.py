@@ -1,5 +1,6 @@
 """Judges of plans. Solvers never import this."""
 
-__all__ = ["Audit", "MarginalAudit", "audit"]
+__all__ = ["Audit", "Certificate", "MarginalAudit", "audit", "certify"]
 
 from torchspot.evaluation.audit import Audit, MarginalAudit, audit
+from torchspot.evaluation.certificates import Certificate, certify

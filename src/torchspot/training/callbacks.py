@@ -1,9 +1,10 @@
 """What may happen at logged steps: history, checkpoints, stopping, TensorBoard."""
 
-__all__ = ["Checkpoint", "Divergence", "History", "Progress", "StopOnPlateau", "TensorBoard"]
+__all__ = ["Checkpoint", "Divergence", "History", "Progress", "StopAtNoiseFloor", "StopOnPlateau", "TensorBoard"]
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from torchspot.types import Record
 
 
 class History:
-    """Keeps every record, and writes them as JSON lines where a file is given."""
+    """Keeps every record, and writes them as JSON lines where a file is given. The last says why the run stopped."""
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = file
         self.records: list[Record] = []
 
     def __call__(self, training: Training, record: Record) -> None:
+        if training.stop_reason is not None:
+            record["stopped"] = training.stop_reason
         self.records.append(record)
         if self.file is not None:
             with storage.replacing(self.file) as temporary:
@@ -110,6 +113,92 @@ class StopOnPlateau:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.waited = float(state["best"]), state["waited"]
+
+
+class StopAtNoiseFloor:
+    """Ends the run when there is nothing left to gain, and doubles η where the marginals are off.
+
+    When cost and objective have stopped moving (the means over two windows of `patience` logs differ by less than
+    `tolerance`, relative), the plan as it stands is audited. If energy distance and sliced W2 of all marginals are at
+    their noise floors in two audits running, training ends. If a marginal is off by more than `share` of the cost (the
+    audit's estimate of W1, times the cost's Lipschitz constant), its η is doubled, at most `doublings` times.
+
+        spot = SPOT(callbacks=[StopAtNoiseFloor(lambda plan: evaluation.audit(plan, X, Y))])
+
+    Args:
+        audit: from a plan to an `evaluation.Audit`; passed in, as training does not know how plans are judged.
+        patience: logs in a window.
+        tolerance: of cost and objective.
+        share: of the cost that a marginal may be off by.
+        doublings: of the η of one marginal.
+    """
+
+    def __init__(
+        self,
+        audit: Callable[[Any], Any],
+        *,
+        patience: int = 5,
+        tolerance: float = 0.002,
+        share: float = 0.01,
+        doublings: int = 3,
+    ) -> None:
+        if patience < 1 or not tolerance > 0:
+            raise InvalidArgument(
+                f"patience must be at least 1 and tolerance above 0, and they are {patience} and {tolerance}."
+            )
+        self.audit, self.patience, self.tolerance, self.share = audit, patience, tolerance, share
+        self.doublings = doublings
+        self._run: Any = None
+        self._window: list[tuple[float, float]] = []
+        self._sat = 0
+
+    def begin(self, run: Any) -> None:
+        """Called before the first step with the run, whose plan is judged and whose η is doubled."""
+        self._run = run
+
+    def __call__(self, training: Training, record: Record) -> None:
+        if training.step == 0:
+            self._window, self._sat = [], 0
+        self._window = [*self._window, (record["cost"], record["objective"])][-2 * self.patience :]
+        if not self._still():
+            return
+        self._window = self._window[self.patience :]
+        judged = self.audit(self._run.plan())
+        self._sat = self._sat + 1 if all(marginal.at_noise_floor for marginal in judged.marginals) else 0
+        changes = self._double(judged)
+        record["audit"] = [marginal.verdict for marginal in judged.marginals]
+        if changes:
+            record["eta_changes"] = changes
+            self._window, self._sat = [], 0
+        elif self._sat >= 2:
+            training.stop("the marginals sit at their noise floors, and cost and objective have stopped moving")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"window": [list(pair) for pair in self._window], "sat": self._sat}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._window, self._sat = [(cost, value) for cost, value in state["window"]], state["sat"]
+
+    def _still(self) -> bool:
+        """Whether cost and objective moved little from one window to the next."""
+        if len(self._window) < 2 * self.patience:
+            return False
+        before, after = self._window[: self.patience], self._window[self.patience :]
+        scale = abs(sum(cost for cost, _ in after)) / self.patience
+        moved = (abs(sum(a[k] - b[k] for a, b in zip(after, before, strict=True))) / self.patience for k in range(2))
+        return max(moved) <= self.tolerance * scale
+
+    def _double(self, judged: Any) -> list[dict[str, Any]]:
+        """Doubles η of the marginals that are off by more than their share of the cost."""
+        changes = []
+        for k, (marginal, steepness) in enumerate(zip(judged.marginals, self._run.lipschitz, strict=True)):
+            off = marginal.w1_estimate
+            too_far = off.excess > 2 and off.value * steepness > self.share * abs(judged.cost.value)
+            if too_far and self._run.doublings[k] < self.doublings:
+                eta = self._run.double(k)
+                why = f"off by {off.value * steepness / abs(judged.cost.value):.1%} of the cost"
+                changes.append({"marginal": k + 1, "eta": eta, "why": why})
+        return changes
 
 
 class Progress:

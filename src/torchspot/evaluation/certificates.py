@@ -1,0 +1,197 @@
+"""How wrong can the number be? An interval for the optimal cost that holds however good or bad the plan is."""
+
+__all__ = ["Certificate", "certify"]
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from scipy import stats
+from torch import Tensor
+
+from torchspot import costs
+from torchspot.errors import InvalidArgument
+from torchspot.evaluation.audit import audit
+from torchspot.evaluation.blocks import Upper, coupled_blocks, rounded_blocks
+from torchspot.evaluation.data import Opened, opened
+from torchspot.evaluation.potentials import Potentials, fit_potentials
+from torchspot.evaluation.samples import sample_bounds
+from torchspot.exact import require_pot
+from torchspot.random import Key
+from torchspot.types import Estimate, Plan, Samples
+
+_ROWS = 100_000
+_FITTED, _FITTED_MOST = 0.4, 30_000
+_CHOSEN, _CHOSEN_MOST = 0.1, 4096
+_FEWEST = 20
+
+Progress = Callable[[str, float], None]
+"""What is being done, and how much of it is done, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """An interval for the optimal cost, and beside it what it says about the plan. In the units of the cost."""
+
+    lower: float
+    """The optimal cost is at least this; −∞ where no lower bound is known."""
+    upper: float
+    """The optimal cost is at most this."""
+    target: str
+    """Whose optimal cost: of the "population" that the rows are a sample of, or of the "samples" themselves."""
+    method: str
+    """How the bounds were found, in words."""
+    confidence: float
+    """How often such an interval holds the truth (in the limit of many rows)."""
+    plan_cost: Estimate
+    """E c of the plan with its Monte-Carlo error, which is not an error of the distance."""
+    objective: float | None
+    """J = E c + Σ η_i W1_i with the audit's estimates of W1; None where the plan does not know η."""
+    rounded_cost: float
+    """Mean cost of the plan's tuples when each part is replaced by a row of data: a coupling of the data itself."""
+    rows: int
+    """Of each data set, that were used."""
+
+    @property
+    def gap(self) -> float:
+        """How far the rounded plan may be from optimal."""
+        return self.rounded_cost - self.lower
+
+    @property
+    def width(self) -> float:
+        """Of the interval, relative to its middle."""
+        middle = abs(self.upper + self.lower) / 2
+        return (self.upper - self.lower) / middle if middle > 0 else math.inf
+
+    @property
+    def verdict(self) -> str:
+        """What the interval says about the plan, in words."""
+        slack = float(stats.norm.isf((1 - self.confidence) / 2)) * self.plan_cost.monte_carlo_error
+        if self.plan_cost.value + slack < self.lower:
+            return "the plan is wrong: it costs less than any true plan can, so its marginals are off (see the audit)"
+        if self.plan_cost.value - slack > self.upper:
+            return "the plan is wrong: it costs more than the optimal plan does"
+        return "the plan's cost lies in the interval"
+
+    @property
+    def plan_is_wrong(self) -> bool:
+        """Whether the plan's cost lies outside the interval."""
+        return self.verdict.startswith("the plan is wrong")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, for JSON; None for a bound that is not known."""
+        numbers = asdict(self) | {"gap": self.gap, "width": self.width, "verdict": self.verdict}
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in numbers.items()}
+
+
+def certify(
+    plan: Plan,
+    *sources: Any,
+    confidence: float = 0.95,
+    weights: Sequence[Any] | None = None,
+    rows: int = _ROWS,
+    seed: int = 0,
+    progress: Progress = lambda what, share: None,
+) -> Certificate:
+    """Bounds the optimal cost between the laws behind the data, from below and above, whatever the plan is.
+
+    Above: exact transport between disjoint blocks of the data. Below: potentials fitted to one part of the data,
+    chosen by a second, and evaluated on a third. docs/certificates.md has the proofs.
+
+    For a cost that is not known to be a metric or a squared distance, and for weighted rows, only the problem between
+    the samples themselves is bounded; `target` says so.
+
+    Args:
+        plan: any plan: a `cost`, `sample(n, seed)` and `expected_cost()`.
+        sources: the data, in the order of the plan's marginals.
+        confidence: of the interval, half of the risk on either side.
+        weights: for each source, one number a row, or None.
+        rows: at most so many rows of each data set are used, drawn at random.
+        seed: of everything random.
+        progress: called with what is being done and the share of it that is done.
+    """
+    require_pot()
+    if not 0 < confidence < 1:
+        raise InvalidArgument(f"confidence must lie between 0 and 1, and is {confidence}. Try confidence=.95.")
+    data = opened(plan, sources, weights)
+    xs = _drawn(plan, data, rows, seed)
+    if min(map(len, xs)) < _FEWEST:
+        raise InvalidArgument(
+            f"a certificate needs at least {_FEWEST} rows of each data set, and got {list(map(len, xs))}."
+        )
+    risk = (1 - confidence) / 2
+    rounded, upper, lower = _bounds(plan, xs, risk, seed, progress)
+    progress("the plan itself", 0.0)
+    return Certificate(
+        lower=min(lower.value, upper.bound),
+        upper=upper.bound,
+        target="samples" if lower.of_samples or any(one.weighted for one in data) else "population",
+        method=f"upper: {upper.words}; lower: {lower.words}",
+        confidence=confidence,
+        plan_cost=plan.expected_cost(),
+        objective=_objective(plan, sources, weights, seed),
+        rounded_cost=rounded.mean,
+        rows=min(map(len, xs)),
+    )
+
+
+class _Lower(NamedTuple):
+    value: float
+    words: str
+    of_samples: bool = False
+
+
+def _drawn(plan: Plan, data: Sequence[Opened], rows: int, seed: int) -> Samples:
+    """Rows of each data set; in the plan's own precision and place where the cost is the user's own."""
+    xs = tuple(one.all(rows, Key(seed, f"certificate {k}")) for k, one in enumerate(data))
+    if costs.to_spec(plan.cost) is not None:
+        return xs
+    return tuple(x.to(like) for x, like in zip(xs, plan.sample(1, 0), strict=True))
+
+
+def _bounds(plan: Plan, xs: Samples, risk: float, seed: int, progress: Progress) -> tuple[Upper, Upper, _Lower]:
+    """The cost of the rounded plan, the upper bound and the lower bound."""
+    fit, choose, judge = _parts(xs)
+    progress("lower bound", 0.0)
+    found = fit_potentials(plan.cost, fit, choose, seed=seed)
+
+    def above(share: float) -> None:
+        progress("upper bound", share)
+
+    rounded, improved = rounded_blocks(plan.cost, plan, xs, risk=risk, progress=above, seed=seed)
+    if found is None and len(xs) == 2:
+        bounds = sample_bounds(plan.cost, xs[0], xs[1], risk=risk)
+        return rounded, bounds.upper, _Lower(bounds.lower, bounds.words, of_samples=True)
+    upper = coupled_blocks(plan.cost, xs, risk=risk, progress=above) if len(xs) == 2 else improved
+    if found is None:
+        return rounded, upper, _Lower(-math.inf, "none is known for this cost", of_samples=True)
+    return rounded, upper, _Lower(_below(found, judge, risk), found.name)
+
+
+def _parts(xs: Samples) -> tuple[Samples, Samples, Samples]:
+    """To fit potentials to, to choose among them, and to evaluate the chosen one."""
+    fitted = [min(int(_FITTED * len(x)), _FITTED_MOST) for x in xs]
+    chosen = [fit + min(max(2, int(_CHOSEN * len(x))), _CHOSEN_MOST) for fit, x in zip(fitted, xs, strict=True)]
+    return (
+        tuple(x[:a] for x, a in zip(xs, fitted, strict=True)),
+        tuple(x[a:b] for x, a, b in zip(xs, fitted, chosen, strict=True)),
+        tuple(x[b:] for x, b in zip(xs, chosen, strict=True)),
+    )
+
+
+def _below(potentials: Potentials, xs: Samples, risk: float) -> float:
+    """Σ mean u_i − t √(Σ Var u_i / n_i)."""
+    values: tuple[Tensor, ...] = potentials.values(xs)
+    variance = math.fsum(float(u.var()) / len(u) for u in values)
+    t = float(stats.t.isf(risk, min(map(len, values)) - 1))
+    return math.fsum(float(u.mean()) for u in values) - t * math.sqrt(variance)
+
+
+def _objective(plan: Plan, sources: Sequence[Any], weights: Sequence[Any] | None, seed: int) -> float | None:
+    eta = getattr(plan, "facts", {}).get("eta")
+    if not eta:
+        return None
+    judged = audit(plan, *sources, weights=weights, seed=seed)
+    gaps = (max(0.0, marginal.w1_estimate.value) for marginal in judged.marginals)
+    return judged.cost.value + math.fsum(e * gap for e, gap in zip(eta, gaps, strict=True))

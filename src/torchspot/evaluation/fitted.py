@@ -1,0 +1,135 @@
+"""Potentials that are networks: trained by the one loop, then made to hold their inequality exactly."""
+
+__all__ = ["lipschitz_network", "strongly_convex_network"]
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchspot.data.arrays import Rows
+from torchspot.networks.convex import InverseMap, StronglyConvex
+from torchspot.networks.critics import Critics
+from torchspot.networks.generators import Shapes
+from torchspot.networks.lipschitz import Orthogonal
+from torchspot.random import Key, generator
+from torchspot.training.engine import choose_engine
+from torchspot.training.loop import Training, train
+from torchspot.training.optimizers import Adam
+from torchspot.training.players import Draw, Player, Stream, nothing
+from torchspot.training.schedules import Cosine
+from torchspot.types import Samples, Values
+
+Points = Float[Tensor, "batch dim"]
+
+_WIDTH, _DEPTH = 64, 3
+_BATCH, _STEPS = 512, 1500
+_RATE, _BETAS = 5e-3, (0.9, 0.99)
+_CHUNK = 1 << 14
+_REFINED = 40
+
+
+def lipschitz_network(xs: Samples, *, seed: int = 0) -> Callable[[Tensor], Values]:
+    """A function, 1-Lipschitz for the Euclidean distance, that is large on the first sample and small on the second.
+
+    The network is divided by the product of its layers' norms in float64.
+    """
+    x, y = (x.double().flatten(1) for x in xs)
+    centre = (x.mean(0) + y.mean(0)) / 2
+    scale = math.sqrt((float((x - centre).square().mean()) + float((y - centre).square().mean())) / 2) or 1.0
+    rng = generator(Key(seed, "potential"))
+    network = Critics(Shapes(0, (tuple(x.shape[1:]),)), width=_WIDTH, depth=_DEPTH, control=Orthogonal(), rng=rng)
+
+    def loss(batch: tuple[Tensor, ...]) -> Tensor:
+        (on_x,), (on_y,) = (network((part,)) for part in batch)
+        return on_y.mean() - on_x.mean()
+
+    (best,) = _trained((network,), loss, ((x - centre) / scale, (y - centre) / scale), network.after_step, seed)
+    potential = best.double().cpu()
+    steepness = math.prod(max(1.0, norm) for norm in potential.operator_norms())
+
+    @torch.no_grad()
+    def values(points: Tensor) -> Values:
+        parts = torch.split((points.double().flatten(1) - centre) / scale, _CHUNK)
+        return torch.cat([potential((part,))[0] for part in parts]) * (scale / steepness)
+
+    return values
+
+
+def strongly_convex_network(
+    xs: Samples, *, seed: int = 0
+) -> tuple[Callable[[Points], Values], Callable[[Points], Values]]:
+    """φ, and an upper bound of φ*, that make E φ(x) + E φ*(y) small; for standardised samples.
+
+    φ* is bounded by `StronglyConvex.conjugate_bound` at points x̂ that a second network proposes. Both only ever
+    tighten the bound, so they are trained together, with one loss; then x̂ is improved for each y.
+    """
+    x, y = xs
+    rng = generator(Key(seed, "convex potential"))
+    start = _gaussian_map(x, y)
+    phi = StronglyConvex(start, width=_WIDTH, rng=rng)
+    inverse = InverseMap(torch.linalg.inv(start), width=_WIDTH, rng=rng)
+
+    def loss(batch: tuple[Tensor, ...]) -> Tensor:
+        return phi(batch[0])[0].mean() + phi.conjugate_bound(batch[1], inverse(batch[1])).mean()
+
+    best, propose = (module.double().cpu() for module in _trained((phi, inverse), loss, (x, y), nothing, seed))
+
+    @torch.no_grad()
+    def values(points: Points) -> Values:
+        return torch.cat([best(part)[0] for part in torch.split(points, _CHUNK)])
+
+    def conjugate(points: Points) -> Values:
+        return torch.cat([_least(best, part, propose(part).detach()) for part in torch.split(points, _CHUNK)])
+
+    return values, conjugate
+
+
+def _least(phi: Any, y: Points, at: Points) -> Values:
+    """The bound of φ*(y), lowered by some steps of gradient descent (Adam) on where it is taken."""
+    at = at.clone().requires_grad_()
+    optimizer = torch.optim.Adam([at], lr=0.03)
+    least = torch.full((len(y),), math.inf, dtype=y.dtype)
+    for _ in range(_REFINED):
+        bound = phi.conjugate_bound(y, at)
+        least = torch.minimum(least, bound.detach())
+        (at.grad,) = torch.autograd.grad(bound.sum(), at)
+        optimizer.step()
+    return least
+
+
+def _trained(modules: tuple[Any, ...], loss: Any, data: Samples, after_step: Any, seed: int) -> tuple[Any, ...]:
+    """The averaged modules after the steps, of one player that minimises the loss of (x, y)."""
+    engine = choose_engine()
+    modules = tuple(module.to(engine.device) for module in modules)
+    rows = [Rows(part.to(engine.device, engine.dtype)) for part in data]
+    streams = [Stream(part, _BATCH, engine.dtype) for part in rows]
+    player = Player(
+        name="potential",
+        modules=modules,
+        optimizer=Adam(_RATE, _BETAS, Cosine()),
+        draw=Draw(Key(seed, "potential data"), *streams, device=engine.device),
+        loss=loss,
+        after_step=after_step,
+        averaging=0.99,
+    )
+    training = Training([player], _STEPS)
+    train(training, engine=engine, log_every=_STEPS)
+    return training.averaged("potential")
+
+
+def _gaussian_map(x: Points, y: Points) -> Float[Tensor, "dim dim"]:
+    """T with T Cov(x) T = Cov(y), symmetric: optimal between Gaussians; its eigenvalues kept within [.01, 100]."""
+    a, b = (torch.cov(part.mT).reshape(part.shape[1], -1) + 1e-6 * torch.eye(part.shape[1]).double() for part in (x, y))
+    root, back = _power(a, 0.5), _power(a, -0.5)
+    start = back @ _power(root @ b @ root, 0.5) @ back
+    values, vectors = torch.linalg.eigh((start + start.mT) / 2)
+    return (vectors * values.clamp(0.01, 100)) @ vectors.mT
+
+
+def _power(matrix: Tensor, exponent: float) -> Tensor:
+    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    return (vectors * values.clamp(min=1e-12) ** exponent) @ vectors.mT

@@ -1,0 +1,322 @@
+"""Lower bounds of transport: potentials that never sum to more than the cost, fitted to samples.
+
+Any functions u_i with Σ_i u_i(x_i) ≤ c(x_1, …, x_m) for all points give Σ_i E u_i(X_i) ≤ the optimal cost, however they
+were found. Everything here holds that inequality by construction; how tight it is depends on the fit.
+"""
+
+__all__ = ["Potentials", "fit_potentials"]
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchspot import costs
+from torchspot.costs.multimarginal import SumOverPairs
+from torchspot.costs.pointwise import PNorm, SquaredEuclidean
+from torchspot.evaluation.fitted import lipschitz_network, strongly_convex_network
+from torchspot.exact import Coupling, cost_matrix, couple
+from torchspot.types import Cost, Samples, Values
+
+Points = Float[Tensor, "batch dim"]
+Pair = tuple[Values, Values]
+
+_NEIGHBOURS_LOW, _NEIGHBOURS_HIGH, _LOW_DIM = 4096, 2048, 4
+_CHUNK = 1 << 22
+_ENOUGH, _NEAR = 1024, 0.002
+"""The search ends within so much of exact transport of so many rows."""
+_CONVEXITIES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+"""Of the interpolated potentials, in units in which a coordinate has variance 1."""
+
+
+@dataclass(frozen=True)
+class Potentials:
+    """Functions u_i, one for each marginal, with Σ_i u_i(x_i) ≤ c(x_1, …, x_m) for all points."""
+
+    name: str
+    """In words, how they were found."""
+    values: Callable[[Samples], tuple[Values, ...]]
+    """(u_1(x_1), …, u_m(x_m)) for a sample of each marginal."""
+
+    def mean(self, xs: Samples) -> float:
+        """Σ_i mean u_i(x_i)."""
+        return math.fsum(float(u.mean()) for u in self.values(xs))
+
+
+def fit_potentials(cost: Cost, fit: Samples, choose: Samples, *, seed: int = 0) -> Potentials | None:
+    """The best potentials for this cost that were found on one part of the data, as judged by another.
+
+    Candidates are tried from the cheapest on, until one is as good as exact transport of the judging part itself
+    allows. None for a cost of which no potentials are known.
+    """
+    if len(fit) > 2 or isinstance(cost, SumOverPairs):
+        return _best(_of_pairs(cost.pair, fit, choose, seed), choose) if isinstance(cost, SumOverPairs) else None
+    few = tuple(x[: min(_ENOUGH, *(len(x) for x in choose))] for x in choose)
+    if costs.is_metric(cost):
+        return _best(_of_metric(cost, fit, seed), choose, few, couple(cost, *few).cost)
+    embed = costs.squared_embedding(cost)
+    if embed is None:
+        return None
+    return _best(_of_squares(embed, fit, choose, seed), choose, few, couple(cost, *few).cost)
+
+
+def _best(
+    candidates: Iterable[Potentials], choose: Samples, few: Samples = (), ceiling: float = math.inf
+) -> Potentials | None:
+    """The candidate with the largest mean; the search ends where one comes near the most that is possible."""
+    found: list[tuple[float, Potentials]] = []
+    for candidate in candidates:
+        found.append((candidate.mean(choose), candidate))
+        if ceiling < math.inf and candidate.mean(few) > ceiling - _NEAR * abs(ceiling):
+            break
+    return max(found, key=lambda entry: entry[0])[1] if found else None
+
+
+def _of_pairs(pair: Cost, fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
+    """Σ_{i<j} c(x_i, x_j): sums of potentials of the pairs; for squared distances quadratic ones of all together."""
+    embed = costs.squared_embedding(pair)
+    if embed is not None:
+        yield quadratic(embed, fit)
+    places = list(combinations(range(len(fit)), 2))
+    found = [fit_potentials(pair, (fit[i], fit[j]), (choose[i], choose[j]), seed=seed) for i, j in places]
+    known = [one for one in found if one is not None]
+    if len(known) == len(places):
+        yield _summed(known, len(fit))
+
+
+def _of_metric(cost: Cost, fit: Samples, seed: int) -> Iterator[Potentials]:
+    if isinstance(cost, PNorm):
+        yield linear(cost, fit)
+    yield _cones(cost, fit)
+    if isinstance(cost, PNorm):
+        yield _network(cost, fit, seed)
+
+
+def _of_squares(embed: Callable[[Tensor], Points], fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
+    yield quadratic(embed, fit)
+    features, judges = (tuple(embed(x).double() for x in xs) for xs in (fit, choose))
+    yield from (_embedded(one, embed) for one in _interpolated(features))
+    distance = _best(_of_metric(costs.euclidean, features, seed), judges)
+    if distance is not None:
+        yield _embedded(_squared(distance, distance.mean(judges)), embed)
+    yield _embedded(_convex_network(features, seed), embed)
+    yield _embedded(_swapped(_convex_network(features[::-1], seed)), embed)
+
+
+def linear(norm: Cost, xs: Samples) -> Potentials:
+    """u(x) = ⟨a, x⟩ and −u(y) with a of dual norm 1: the distance of the means, ‖E x − E y‖.
+
+    a is the gradient of the norm at the difference of the means.
+    """
+    shift = (xs[0].double().mean(0) - xs[1].double().mean(0)).flatten()[None].requires_grad_()
+    (a,) = torch.autograd.grad(norm(shift, torch.zeros_like(shift)).sum(), shift)
+
+    def values(points: Samples) -> tuple[Values, ...]:
+        x, y = points
+        return x.flatten(1) @ a[0], -(y.flatten(1) @ a[0])
+
+    return Potentials("the difference of the means", values)
+
+
+def _cones(metric: Cost, xs: Samples) -> Potentials:
+    """u(x) = min_j c(x, y_j) − g_j and −u(y), with g from exact transport of some of the samples (McShane).
+
+    u(x) − u(y) ≤ c(x, y) by the triangle inequality, whatever g is.
+    """
+    x, y = _some(xs)
+    g = couple(metric, x, y).g
+
+    def lowest(points: Tensor) -> Values:
+        parts = torch.split(points, max(1, _CHUNK // len(y)))
+        return torch.cat([(cost_matrix(metric, part, y) - g).amin(1) for part in parts])
+
+    return Potentials("exact transport of a subsample, extended", lambda p: (lowest(p[0]), -lowest(p[1])))
+
+
+def _network(norm: PNorm, xs: Samples, seed: int) -> Potentials:
+    """u = a network, 1-Lipschitz for the Euclidean distance, times κ with κ‖x − y‖₂ ≤ ‖x − y‖_p."""
+    dim = xs[0][0].numel()
+    kappa = 1.0 if norm.p <= 2 else dim ** (1 / norm.p - 1 / 2)
+    u = lipschitz_network(xs, seed=seed)
+    return Potentials("an orthogonal network", lambda p: (kappa * u(p[0]), -kappa * u(p[1])))
+
+
+def _squared(of_distance: Potentials, t: float) -> Potentials:
+    """‖x − y‖² ≥ 2t‖x − y‖ − t² ≥ 2t (u(x) + v(y)) − t²: from potentials of the distance to those of its square."""
+    t = max(t, 0.0)
+
+    def values(points: Samples) -> tuple[Values, ...]:
+        u, v = of_distance.values(points)
+        return 2 * t * u - t * t, 2 * t * v
+
+    return Potentials(f"the square of a bound of the distance ({of_distance.name})", values)
+
+
+def quadratic(embed: Callable[[Tensor], Points], xs: Samples) -> Potentials:
+    """For Σ_{i<j} ‖x_i − x_j‖², quadratic functions: exact for Gaussians, a bound for any laws.
+
+    With a_i the means, ā theirs, S the barycenter of the covariances, T_i the maps from S to them (so that
+    Σ T_i = m I), and x_i = a_i + u_i:
+
+        u_i(x_i) = Σ_{j<k} ‖a_j − a_k‖² / m + 2m ⟨a_i − ā, u_i⟩ + m (‖u_i‖² − u_iᵀT_i⁻¹u_i).
+
+    Reference: "Barycenters in the Wasserstein space", M. Agueh and G. Carlier, 2011; for two marginals "On a formula
+    for the L2 Wasserstein metric between measures on Euclidean and Hilbert spaces", M. Gelbrich, 1990.
+    """
+    m = len(xs)
+    features = [embed(x).double() for x in xs]
+    means = torch.stack([x.mean(0) for x in features])
+    maps = _barycentric_maps([_covariance(x) for x in features])
+    inverses = [torch.linalg.inv(t) for t in maps]
+    apart = sum(float((a - b).square().sum()) for a, b in combinations(means, 2)) / m
+    centre = means.mean(0)
+
+    def values(points: Samples) -> tuple[Values, ...]:
+        us = [embed(x).double() - mean for x, mean in zip(points, means, strict=True)]
+        return tuple(
+            apart + 2 * m * u @ (mean - centre) + m * (u.square().sum(1) - ((u @ inverse) * u).sum(1))
+            for u, mean, inverse in zip(us, means, inverses, strict=True)
+        )
+
+    return Potentials("means and covariances", values)
+
+
+def _interpolated(features: Samples) -> Iterator[Potentials]:
+    """Exact transport of a subsample, extended by strongly convex functions: one candidate for each convexity."""
+    units = Standardised.of(features)
+    x, y = units(_some(features))
+    coupling = couple(SquaredEuclidean(), x, y)
+    back = Coupling(coupling.cost, torch.argsort(coupling.partner), coupling.g, coupling.f)
+    for alpha in _CONVEXITIES:
+        yield units.undone(_between(x, y, coupling, alpha))
+        yield units.undone(_swapped(_between(y, x, back, alpha)))
+
+
+def _between(x: Points, y: Points, coupling: Coupling, alpha: float) -> Potentials:
+    """With pairs (x_j, y_j) and φ_j = (‖x_j‖² − f_j) / 2 of an exact coupling:
+
+        φ(x) = max_j φ_j + ⟨y_j, x − x_j⟩ + α/2 ‖x − x_j‖²,   φ*(y) ≤ min_j ⟨x_j, y⟩ − φ_j + ‖y − y_j‖² / (2α),
+
+    the latter as φ is at least each of its quadratics; u(x) = ‖x‖² − 2φ(x), v(y) = ‖y‖² − 2·(that bound of φ*).
+    """
+    y = y[coupling.partner]
+    heights = (x.square().sum(1) - coupling.f) / 2
+    size = max(1, _CHUNK // len(x))
+
+    def phi(points: Points) -> Values:
+        constant = heights - (x * y).sum(1) + alpha / 2 * x.square().sum(1)
+        return (points @ (y - alpha * x).mT + constant).amax(1) + alpha / 2 * points.square().sum(1)
+
+    def conjugate(points: Points) -> Values:
+        constant = y.square().sum(1) / (2 * alpha) - heights
+        return (points @ (x - y / alpha).mT + constant).amin(1) + points.square().sum(1) / (2 * alpha)
+
+    def values(points: Samples) -> tuple[Values, ...]:
+        a = torch.cat([part.square().sum(1) - 2 * phi(part) for part in torch.split(points[0], size)])
+        b = torch.cat([part.square().sum(1) - 2 * conjugate(part) for part in torch.split(points[1], size)])
+        return a, b
+
+    return Potentials("exact transport of a subsample, extended", values)
+
+
+def _convex_network(features: Samples, seed: int) -> Potentials:
+    """u(x) = ‖x‖² − 2φ(x) and v(y) = ‖y‖² − 2·(bound of φ*(y)), φ a strongly convex network."""
+    units = Standardised.of(features)
+    phi, conjugate = strongly_convex_network(units(features), seed=seed)
+
+    def values(points: Samples) -> tuple[Values, ...]:
+        x, y = points
+        return x.square().sum(1) - 2 * phi(x), y.square().sum(1) - 2 * conjugate(y)
+
+    return units.undone(Potentials("a strongly convex network", values))
+
+
+@dataclass(frozen=True)
+class Standardised:
+    """x ↦ (x − mean) / s, each side about its own mean, s common: squared distances come back by an identity."""
+
+    means: tuple[Tensor, Tensor]
+    scale: float
+
+    @classmethod
+    def of(cls, xs: Samples) -> "Standardised":
+        """Coordinates of variance 1, on average over both sides."""
+        x, y = (x.double() for x in xs)
+        scale = math.sqrt((float(x.var(0).mean()) + float(y.var(0).mean())) / 2)
+        return cls((x.mean(0), y.mean(0)), scale or 1.0)
+
+    def __call__(self, xs: Samples) -> tuple[Points, Points]:
+        x, y = ((x.double() - mean) / self.scale for x, mean in zip(xs, self.means, strict=True))
+        return x, y
+
+    def undone(self, inside: Potentials) -> Potentials:
+        """With a, b the means, x = a + su and y = b + sv: ‖x − y‖² = ‖a − b‖² + 2s⟨a − b, u − v⟩ + s²‖u − v‖²."""
+        shift, s = self.means[0] - self.means[1], self.scale
+
+        def values(points: Samples) -> tuple[Values, ...]:
+            u, v = self(points)
+            in_u, in_v = inside.values((u, v))
+            return shift @ shift + 2 * s * (u @ shift) + s * s * in_u, s * s * in_v - 2 * s * (v @ shift)
+
+        return Potentials(inside.name, values)
+
+
+def _embedded(inside: Potentials, embed: Callable[[Tensor], Points]) -> Potentials:
+    return Potentials(inside.name, lambda points: inside.values(tuple(embed(x).double() for x in points)))
+
+
+def _swapped(inside: Potentials) -> Potentials:
+    return Potentials(inside.name, lambda points: inside.values(points[::-1])[::-1])
+
+
+def _summed(pairs: Sequence[Potentials], marginals: int) -> Potentials:
+    """Σ_{i<j} c(x_i, x_j) ≥ Σ_i Σ_{j≠i} u_ij(x_i)."""
+    places = list(combinations(range(marginals), 2))
+
+    def values(points: Samples) -> tuple[Values, ...]:
+        sums = [torch.zeros(len(x), dtype=torch.float64) for x in points]
+        for (i, j), pair in zip(places, pairs, strict=True):
+            u, v = pair.values((points[i], points[j]))
+            sums[i], sums[j] = sums[i] + u, sums[j] + v
+        return tuple(sums)
+
+    return Potentials("each pair by itself: " + "; ".join(sorted({pair.name for pair in pairs})), values)
+
+
+def _some(xs: Samples) -> Samples:
+    """The first few thousand of each, as many as exact transport takes in seconds."""
+    most = _NEIGHBOURS_LOW if xs[0][0].numel() <= _LOW_DIM else _NEIGHBOURS_HIGH
+    size = min(most, *(len(x) for x in xs))
+    return tuple(x[:size] for x in xs)
+
+
+def _covariance(x: Points) -> Float[Tensor, "dim dim"]:
+    """Of the samples, with a little added so that it can be inverted."""
+    centred = x - x.mean(0)
+    covariance = centred.mT @ centred / len(x)
+    return covariance + (1e-6 * covariance.trace() / len(covariance) + 1e-300) * torch.eye(len(covariance)).double()
+
+
+def _barycentric_maps(covariances: Sequence[Tensor], iterations: int = 100) -> list[Tensor]:
+    """T_i = S^−½ (S^½ Σ_i S^½)^½ S^−½ for the S with Σ_i T_i = m I, made to hold exactly at the end."""
+    m = len(covariances)
+    s = sum(covariances, torch.zeros_like(covariances[0])) / m
+    for _ in range(iterations):
+        root = _root(s)
+        back = torch.linalg.inv(root)
+        mean = sum((_root(root @ c @ root) for c in covariances), torch.zeros_like(s)) / m
+        s = back @ mean @ mean @ back
+    root = _root(s)
+    back = torch.linalg.inv(root)
+    maps = [back @ _root(root @ c @ root) @ back for c in covariances]
+    largest = torch.linalg.eigvalsh(sum(maps, torch.zeros_like(s)) / m).max()
+    return [t / largest for t in maps]  # so that Σ T_i ≤ m I, which is all that the bound needs
+
+
+def _root(matrix: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    return (vectors * values.clamp(min=0).sqrt()) @ vectors.mT

@@ -1,0 +1,61 @@
+"""Bounds of the transport between two samples, under any cost at all."""
+
+__all__ = ["SampleBounds", "sample_bounds"]
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor
+
+from torchspot.evaluation.blocks import Upper
+from torchspot.exact import cost_matrix, couple
+from torchspot.types import Cost, Values
+
+_MOST, _BLOCK = 16_384, 2048
+
+
+@dataclass(frozen=True)
+class SampleBounds:
+    """Of the optimal cost between two empirical laws."""
+
+    lower: float
+    upper: Upper
+    words: str
+
+
+def sample_bounds(
+    cost: Cost, x: Float[Tensor, "batch *shape"], y: Float[Tensor, "rows *shape"], *, risk: float
+) -> SampleBounds:
+    """Between so many rows of each that blocks of equal size cover them (at most 16 384).
+
+    Above: the blocks coupled exactly, one by one, are a coupling of all rows; no chance is involved. Below:
+    f(x) = min_j c(x, y_j) − g_j over one block with g from its exact coupling, and its partner
+    h(y) = min_i c(x_i, y) − f(x_i) over *all* rows, averaged over as many y as there are in a block.
+    """
+    rows = min(len(x), len(y), _MOST)
+    size = min(rows, _BLOCK)
+    rows -= rows % size
+    x, y = x[:rows], y[:rows]
+    couplings = [couple(cost, a, b) for a, b in zip(torch.split(x, size), torch.split(y, size), strict=True)]
+    mean = math.fsum(c.cost for c in couplings) / len(couplings)
+    upper = Upper(mean, mean, f"exact transport between {len(couplings)} blocks of {size} rows")
+    words = f"potentials on all {rows} rows"
+    if len(couplings) == 1:
+        return SampleBounds(mean, upper, words)
+    f = _transform(cost, x, y[:size], couplings[0].g)
+    h = _transform(_turned(cost), y[-size:], x, f)
+    noise = float(stats.t.isf(risk, size - 1)) * float(h.std()) * math.sqrt((1 - size / rows) / size)
+    return SampleBounds(float(f.mean() + h.mean()) - noise, upper, words)
+
+
+def _transform(cost: Cost, x: Tensor, y: Tensor, g: Values) -> Values:
+    """min_j c(x, y_j) − g_j."""
+    size = max(1, (1 << 22) // len(y))
+    return torch.cat([(cost_matrix(cost, part, y) - g).amin(1) for part in torch.split(x, size)])
+
+
+def _turned(cost: Cost) -> Cost:
+    return lambda *xs: cost(*xs[::-1])
