@@ -23,13 +23,14 @@ from torchspot import costs, plans, storage
 from torchspot.data import as_sampler
 from torchspot.errors import InvalidArgument, TorchspotError
 from torchspot.estimators import SPOT, presets
-from torchspot.evaluation import Audit, audit
+from torchspot.evaluation import Audit, Certificate, MarginalAudit, audit, certify
+from torchspot.exact import MissingPOT
 from torchspot.plans import PooledPlan, PushforwardPlan
-from torchspot.plots import plot_convergence, plot_pairs
+from torchspot.plots import plot_convergence, plot_evaluation, plot_pairs
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import Captured, Compiled, Eager, choose_engine
-from torchspot.types import Cost, Engine, Samples
+from torchspot.types import Cost, Engine, Reading, Samples
 
 app = typer.Typer(
     help="Large-scale optimal transport: learn a plan between data sets, draw pairs from it, judge it.",
@@ -62,6 +63,7 @@ _RUN_FILES = {
     "pairs.png",
     "convergence.png",
     "evaluation.json",
+    "evaluation.png",
 }
 
 
@@ -139,18 +141,28 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or a plan file.")],
     sources: Annotated[list[Path], typer.Argument(help="The data sets, in the order of the fit.")],
     out: Annotated[Path | None, typer.Option(help="JSON file; evaluation.json in the run's folder by default.")] = None,
+    confidence: Annotated[float, typer.Option(help="Of the interval for the optimal cost.")] = 0.95,
+    truth: Annotated[float | None, typer.Option(help="The optimal cost, where it is known.")] = None,
+    certificate: Annotated[
+        bool, typer.Option(help="Bound the optimal cost, which takes about a minute; needs POT.")
+    ] = True,
 ) -> None:
-    """Judge a plan: its cost, and each marginal beside its noise floor, on rows that training did not see.
+    """Judge a plan: an interval for the optimal cost, and each marginal beside its noise floor, on rows not trained on.
 
     Example: [bold]torchspot evaluate runs/cells before.parquet after.parquet[/bold]
     """
     plan = plans.load(run)
     judged = audit(plan, *sources)
+    certified = _certify(plan, sources, confidence) if certificate else None
     file = out or (run if run.is_dir() else run.parent) / "evaluation.json"
+    spread = plan.spread() if isinstance(plan, PooledPlan) else None
+    bounds = None if certified is None else certified.as_dict()
+    numbers = judged.as_dict() | {"spread": spread, "certificate": bounds, "truth": truth}
     with storage.replacing(file) as temporary:
-        temporary.write_text(json.dumps(judged.as_dict(), indent=2) + "\n")
-    console.print(_table(plan, judged))
-    console.print(escape(f"The numbers are in {file}."), soft_wrap=True)
+        temporary.write_text(json.dumps(numbers, indent=2) + "\n")
+    picture = plot_evaluation(judged, file.with_suffix(".png"), certificate=certified, truth=truth)
+    console.print(_table(plan, judged, truth, certified))
+    console.print(escape(f"The numbers are in {file}, the picture is {picture}."), soft_wrap=True)
 
 
 @app.command()
@@ -203,33 +215,75 @@ def _fit(spot: SPOT, sources: list[Any], out: Path, truth: float | None = None) 
     plot_pairs(plan.sample(_PICTURED, seed=0), out / "pairs.png", data=data, title=f"Paired samples, cost {plan.cost}")
     plot_convergence(spot.history_, out / "convergence.png", truth=truth)
     table = _table(plan, audit(plan, *sources), truth)
-    if spot.distance_.spread is not None:
-        table.add_row(f"spread over {len(spot.plans_)} runs", f"{spot.distance_.spread:.2g} (standard deviation)")
     table.add_row("steps ran", escape(plan.facts["engine"]))
     table.add_row("time", f"{seconds:.0f} s")
     table.add_row("files", escape(f"{out}/: plan.safetensors, history.jsonl, pairs.png, convergence.png"))
     console.print(table)
 
 
-def _table(plan: PushforwardPlan | PooledPlan, judged: Audit, truth: float | None = None) -> Table:
+def _certify(plan: PushforwardPlan | PooledPlan, sources: list[Path], confidence: float) -> Certificate | None:
+    """The certificate, with a line that says what is being done; None, and what to install, without POT."""
+    with console.status("certificate") as status:
+        try:
+            return certify(
+                plan, *sources, confidence=confidence, progress=lambda what, share: status.update(f"{what} {share:.0%}")
+            )
+        except MissingPOT as error:
+            problems.print(escape(f"No certificate: {error}"), soft_wrap=True)
+            return None
+
+
+def _table(
+    plan: PushforwardPlan | PooledPlan,
+    judged: Audit,
+    truth: float | None = None,
+    certified: Certificate | None = None,
+) -> Table:
     """What a user wants to know first."""
     table = Table(show_header=False)
     table.add_row(
         f"expected cost ({plan.cost})", f"{judged.cost.value:.5g} ± {judged.cost.monte_carlo_error:.2g} (Monte Carlo)"
     )
+    if isinstance(plan, PooledPlan):
+        table.add_row(f"spread over {len(plan.plans)} runs", f"{plan.spread():.2g} (standard deviation)")
     if truth is not None:
-        table.add_row("true value", f"{truth:g}  (error {100 * (judged.cost.value / truth - 1):+.2f} %)")
+        error = f"  (error {100 * (judged.cost.value / truth - 1):+.2f} %)" if truth else ""
+        table.add_row("true value", f"{truth:g}{error}")
+    if certified is not None:
+        _add_certificate(table, certified)
     for k, marginal in enumerate(judged.marginals):
-        seen = "held-out rows" if marginal.held_out else "rows"
-        floor = f"noise floor {marginal.noise_floor:.4g}"
-        table.add_row(f"marginal {k + 1}: sliced W2", f"{marginal.sliced_w2:.4g}  ({floor})")
-        table.add_row("    mean, spread off by", f"{marginal.mean_error:.3g}, {100 * marginal.spread_error:.1f} %")
-        table.add_row("    judged by", f"{marginal.rows} {seen}")
+        table.add_row(f"marginal {k + 1}", marginal.verdict)
+        table.add_row("    sliced W2", _read(marginal.sliced_w2))
+        if certified is not None:
+            _add_readings(table, marginal)
+        table.add_row("    judged by", f"{marginal.rows} {'held-out rows' if marginal.held_out else 'rows'}")
     facts = plan.facts
     if facts.get("eta"):
         weights = ", ".join(f"{eta:.3g}" for eta in facts["eta"])
         table.add_row("marginal weights η", f"{weights}  (Lipschitz constant {facts['lipschitz_source']})")
     return table
+
+
+def _add_certificate(table: Table, certified: Certificate) -> None:
+    law = {"population": "the laws behind the data", "samples": "the samples themselves"}[certified.target]
+    table.add_row("optimal cost", f"{certified.lower:.5g} to {certified.upper:.5g}  ({100 * certified.confidence:g} %)")
+    table.add_row("    between", law)
+    table.add_row("    found by", escape(certified.method))
+    table.add_row("    about the plan", certified.verdict)
+    table.add_row("    rounded to data", f"{certified.rounded_cost:.5g}, at most {certified.gap:.3g} above optimal")
+    if certified.objective is not None:
+        table.add_row("    objective J", f"{certified.objective:.5g}")
+
+
+def _add_readings(table: Table, marginal: MarginalAudit) -> None:
+    table.add_row("    energy distance", _read(marginal.energy_distance))
+    table.add_row("    mean off by", _read(marginal.mean_error))
+    table.add_row("    covariance off by", _read(marginal.covariance_error))
+    table.add_row("    W1, estimated", _read(marginal.w1_estimate))
+
+
+def _read(reading: Reading) -> str:
+    return f"{reading.value:.3g}  (noise floor {reading.floor:.2g} ± {reading.spread:.1g})"
 
 
 def _cost(text: str, marginals: int) -> Cost:

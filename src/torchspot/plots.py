@@ -1,6 +1,6 @@
 """Pictures of plans and of runs."""
 
-__all__ = ["plot_convergence", "plot_pairs"]
+__all__ = ["plot_convergence", "plot_evaluation", "plot_pairs"]
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from torchspot import storage
 from torchspot.errors import InvalidArgument
-from torchspot.types import Record, Samples
+from torchspot.evaluation import Audit, Certificate
+from torchspot.types import Reading, Record, Samples
 
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 
@@ -56,6 +57,43 @@ def plot_convergence(history: Sequence[Record], file: str | Path, *, truth: floa
     above.legend(frameon=False)
     _marginal_errors(below, steps, history)
     return _save(figure, file)
+
+
+def plot_evaluation(
+    judged: Audit, file: str | Path, *, certificate: Certificate | None = None, truth: float | None = None
+) -> Path:
+    """The plan's cost beside the interval for the optimal one, and each marginal beside its noise floor."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    costs_, sliced, energy = figure.subplots(1, 3, width_ratios=(2, 1, 1))
+    _costs(costs_, judged, certificate, truth)
+    _readings(sliced, [marginal.sliced_w2 for marginal in judged.marginals], "sliced $W_2$")
+    _readings(energy, [marginal.energy_distance for marginal in judged.marginals], "energy distance")
+    return _save(figure, file)
+
+
+def _costs(axes: Axes, judged: Audit, certificate: Certificate | None, truth: float | None) -> None:
+    labels = ["E c of the plan"]
+    axes.errorbar(judged.cost.value, 0, xerr=2 * judged.cost.monte_carlo_error, fmt="o", color="black", capsize=3)
+    if certificate is not None:
+        labels += ["plan, rounded to data", f"optimal cost, {100 * certificate.confidence:g} %"]
+        axes.plot(certificate.rounded_cost, 1, "s", color="gray")
+        low = certificate.lower if np.isfinite(certificate.lower) else min(judged.cost.value, certificate.upper)
+        axes.plot([low, certificate.upper], [2, 2], lw=6, color=_COLOURS[0], solid_capstyle="butt")
+        axes.axvspan(low, certificate.upper, color=_COLOURS[0], alpha=0.12, lw=0)
+    if truth is not None:
+        axes.axvline(truth, color=_COLOURS[1], lw=1, ls="--", label=f"true value {truth:g}")
+        axes.legend(frameon=False, loc="lower right")
+    axes.set(yticks=range(len(labels)), yticklabels=labels, ylim=(-0.6, len(labels) - 0.4), xlabel="cost")
+
+
+def _readings(axes: Axes, readings: Sequence[Reading], name: str) -> None:
+    for k, reading in enumerate(readings):
+        axes.errorbar(k, reading.floor, yerr=2 * reading.spread, lw=8, color="lightgray", fmt="_")
+        axes.plot(k, reading.value, "o", color=_COLOURS[k % len(_COLOURS)])
+    axes.axhline(0, color="black", lw=0.5)
+    numbers = [str(k + 1) for k in range(len(readings))]
+    axes.set(title=name, xlabel="marginal (grey: noise)", xticks=range(len(readings)), xticklabels=numbers)
+    axes.set_xlim(-0.6, len(readings) - 0.4)
 
 
 def _marginal_errors(axes: Axes, steps: list[int], history: Sequence[Record]) -> None:

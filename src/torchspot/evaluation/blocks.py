@@ -16,7 +16,7 @@ from torchspot.exact import by_pot, cost_matrix, couple, matched
 from torchspot.types import Cost, Plan, Samples
 
 _BLOCK, _LARGE_BLOCK, _LOW_DIM = 1024, 4096, 4
-_MOST_LARGE_BLOCKS = 6
+_MOST_LARGE_BLOCKS = 4
 _MOST_ROUNDED_BLOCKS = 16
 _FEW = 5
 

@@ -166,7 +166,7 @@ def _bounds(plan: Plan, xs: Samples, risk: float, seed: int, progress: Progress)
     upper = coupled_blocks(plan.cost, xs, risk=risk, progress=above) if len(xs) == 2 else improved
     if found is None:
         return rounded, upper, _Lower(-math.inf, "none is known for this cost", of_samples=True)
-    return rounded, upper, _Lower(_below(found, judge, risk), found.name)
+    return rounded, upper, _Lower(max(0.0, _below(found, judge, risk)), found.name)  # these costs are never below 0
 
 
 def _parts(xs: Samples) -> tuple[Samples, Samples, Samples]:

@@ -7,7 +7,7 @@ were found. Everything here holds that inequality by construction; how tight it 
 __all__ = ["Potentials", "fit_potentials"]
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -18,8 +18,8 @@ from torch import Tensor
 from torchspot import costs
 from torchspot.costs.multimarginal import SumOverPairs
 from torchspot.costs.pointwise import PNorm, SquaredEuclidean
-from torchspot.evaluation.fitted import lipschitz_network, strongly_convex_network
-from torchspot.exact import Coupling, cost_matrix, couple
+from torchspot.evaluation.fitted import learned_cones, orthogonal_network, strongly_convex_network
+from torchspot.exact import Coupling, by_pot, cost_matrix, couple, matched
 from torchspot.types import Cost, Samples, Values
 
 Points = Float[Tensor, "batch dim"]
@@ -27,8 +27,9 @@ Pair = tuple[Values, Values]
 
 _NEIGHBOURS_LOW, _NEIGHBOURS_HIGH, _LOW_DIM = 4096, 2048, 4
 _CHUNK = 1 << 22
-_ENOUGH, _NEAR = 1024, 0.002
-"""The search ends within so much of exact transport of so many rows."""
+_ENOUGH_TO_TRAIN = 1000
+_ENOUGH, _NEAR, _NEAR_OF_MANY = 1024, 0.003, 0.02
+"""The search ends within so much (two marginals; more) of what so many rows allow."""
 _CONVEXITIES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 """Of the interpolated potentials, in units in which a coordinate has variance 1."""
 
@@ -53,27 +54,41 @@ def fit_potentials(cost: Cost, fit: Samples, choose: Samples, *, seed: int = 0) 
     Candidates are tried from the cheapest on, until one is as good as exact transport of the judging part itself
     allows. None for a cost of which no potentials are known.
     """
-    if len(fit) > 2 or isinstance(cost, SumOverPairs):
-        return _best(_of_pairs(cost.pair, fit, choose, seed), choose) if isinstance(cost, SumOverPairs) else None
     few = tuple(x[: min(_ENOUGH, *(len(x) for x in choose))] for x in choose)
-    if costs.is_metric(cost):
-        return _best(_of_metric(cost, fit, seed), choose, few, couple(cost, *few).cost)
-    embed = costs.squared_embedding(cost)
-    if embed is None:
-        return None
-    return _best(_of_squares(embed, fit, choose, seed), choose, few, couple(cost, *few).cost)
-
-
-def _best(
-    candidates: Iterable[Potentials], choose: Samples, few: Samples = (), ceiling: float = math.inf
-) -> Potentials | None:
-    """The candidate with the largest mean; the search ends where one comes near the most that is possible."""
     found: list[tuple[float, Potentials]] = []
-    for candidate in candidates:
+    ceiling = math.inf
+    for candidate in _candidates(cost, fit, choose, seed):
         found.append((candidate.mean(choose), candidate))
-        if ceiling < math.inf and candidate.mean(few) > ceiling - _NEAR * abs(ceiling):
+        ceiling = _ceiling(cost, few) if ceiling == math.inf else ceiling
+        if candidate.mean(few) > ceiling - (_NEAR if len(fit) == 2 else _NEAR_OF_MANY) * abs(ceiling):
             break
     return max(found, key=lambda entry: entry[0])[1] if found else None
+
+
+def _ceiling(cost: Cost, few: Samples) -> float:
+    """About what the best potentials reach on these rows: exact transport, less what so few rows make it too large.
+
+    The excess is taken to halve as rows double, so it is what two halves cost more than the whole. Only how long the
+    search goes on depends on this.
+    """
+    half = len(few[0]) // 2
+
+    def least(xs: Samples) -> float:
+        return float(cost(*matched(cost, xs, assign=by_pot)).double().mean())
+
+    parts = (tuple(x[:half] for x in few), tuple(x[half : 2 * half] for x in few))
+    return 2 * least(few) - sum(map(least, parts)) / 2
+
+
+def _candidates(cost: Cost, fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
+    """From the cheapest to the dearest."""
+    embed = costs.squared_embedding(cost)
+    if isinstance(cost, SumOverPairs):
+        yield from _of_pairs(cost.pair, fit, choose, seed)
+    elif costs.is_metric(cost):
+        yield from _of_metric(cost, fit, seed)
+    elif embed is not None:
+        yield from _of_squares(embed, fit, choose, seed)
 
 
 def _of_pairs(pair: Cost, fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
@@ -91,20 +106,30 @@ def _of_pairs(pair: Cost, fit: Samples, choose: Samples, seed: int) -> Iterator[
 def _of_metric(cost: Cost, fit: Samples, seed: int) -> Iterator[Potentials]:
     if isinstance(cost, PNorm):
         yield linear(cost, fit)
-    yield _cones(cost, fit)
-    if isinstance(cost, PNorm):
+    yield _extended(cost, fit)
+    if isinstance(cost, PNorm) and _enough(fit):
+        yield _cones(cost, fit, seed)
+        yield _swapped(_cones(cost, fit[::-1], seed))
         yield _network(cost, fit, seed)
 
 
 def _of_squares(embed: Callable[[Tensor], Points], fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
     yield quadratic(embed, fit)
     features, judges = (tuple(embed(x).double() for x in xs) for xs in (fit, choose))
-    yield from (_embedded(one, embed) for one in _interpolated(features))
-    distance = _best(_of_metric(costs.euclidean, features, seed), judges)
-    if distance is not None:
-        yield _embedded(_squared(distance, distance.mean(judges)), embed)
+    if features[0].shape[1] <= _LOW_DIM:
+        yield from (_embedded(one, embed) for one in _interpolated(features))
+    if not _enough(fit):
+        return
+    if features[0].shape[1] > _LOW_DIM:
+        ways = (_cones(costs.euclidean, features, seed), _swapped(_cones(costs.euclidean, features[::-1], seed)))
+        yield from (_embedded(_squared(one, one.mean(judges)), embed) for one in ways)
     yield _embedded(_convex_network(features, seed), embed)
     yield _embedded(_swapped(_convex_network(features[::-1], seed)), embed)
+
+
+def _enough(xs: Samples) -> bool:
+    """Whether there is enough to train a network on."""
+    return min(map(len, xs)) >= _ENOUGH_TO_TRAIN
 
 
 def linear(norm: Cost, xs: Samples) -> Potentials:
@@ -122,7 +147,7 @@ def linear(norm: Cost, xs: Samples) -> Potentials:
     return Potentials("the difference of the means", values)
 
 
-def _cones(metric: Cost, xs: Samples) -> Potentials:
+def _extended(metric: Cost, xs: Samples) -> Potentials:
     """u(x) = min_j c(x, y_j) − g_j and −u(y), with g from exact transport of some of the samples (McShane).
 
     u(x) − u(y) ≤ c(x, y) by the triangle inequality, whatever g is.
@@ -137,11 +162,17 @@ def _cones(metric: Cost, xs: Samples) -> Potentials:
     return Potentials("exact transport of a subsample, extended", lambda p: (lowest(p[0]), -lowest(p[1])))
 
 
+def _cones(norm: PNorm, xs: Samples, seed: int) -> Potentials:
+    """u = a rounded minimum of learned cones, and −u."""
+    u = learned_cones(xs, p=norm.p, seed=seed)
+    return Potentials("learned cones", lambda p: (u(p[0]), -u(p[1])))
+
+
 def _network(norm: PNorm, xs: Samples, seed: int) -> Potentials:
     """u = a network, 1-Lipschitz for the Euclidean distance, times κ with κ‖x − y‖₂ ≤ ‖x − y‖_p."""
     dim = xs[0][0].numel()
     kappa = 1.0 if norm.p <= 2 else dim ** (1 / norm.p - 1 / 2)
-    u = lipschitz_network(xs, seed=seed)
+    u = orthogonal_network(xs, seed=seed)
     return Potentials("an orthogonal network", lambda p: (kappa * u(p[0]), -kappa * u(p[1])))
 
 

@@ -17,14 +17,17 @@ Points = Float[Tensor, "batch dim"]
 
 _SHARPNESS = 4.0
 """Of the softplus, at the start."""
+_ROUNDING = 0.3
+"""Of the edges between planes, at the start."""
 _SWIFTNESS = 3.0
 """How much faster than other parameters α is learned."""
 
 
 class StronglyConvex(nn.Module):
-    """φ(x) = ½ (α‖x‖² + ‖Lᵀx‖²) + w₁ᵀσ(h₁) + w₂ᵀσ(h₂), h₁ = V₁x + b₁, h₂ = Wσ(h₁) + V₂x + b₂; W, w₁, w₂ ≥ 0.
+    """φ(x) = ½ (α‖x‖² + ‖Lᵀx‖²) + w₁ᵀσ(h₁) + w₂ᵀσ(h₂) + τ log Σ exp((V₃x + b₃) / τ).
 
-    σ is a softplus, so that φ is α-strongly convex and smooth; α is learned too. It starts near ½ xᵀTx.
+    Here h₁ = V₁x + b₁, h₂ = Wσ(h₁) + V₂x + b₂ with W, w₁, w₂ ≥ 0, and σ is a softplus: sums of convex ridges, and a
+    rounded maximum of planes. φ is α-strongly convex and smooth, and α is learned too. It starts near ½ xᵀTx.
 
     Reference: "Input Convex Neural Networks", B. Amos, L. Xu and J. Z. Kolter, 2017.
     """
@@ -37,11 +40,11 @@ class StronglyConvex(nn.Module):
         self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha) / _SWIFTNESS))
         self.log_sharpness = nn.Parameter(torch.full((2, width), math.log(_SHARPNESS)))
         self.root = nn.Parameter((vectors * (values - alpha).clamp(min=1e-6).sqrt()).float())
-        first, second = (linear(dim, width, rng) for _ in range(2))
-        for layer in (first, second):
+        self.first, self.second, self.planes = (linear(dim, width, rng) for _ in range(3))
+        for layer in (self.first, self.second):
             layer.weight.data.mul_(2.5)
             layer.bias.data.uniform_(-1.5, 1.5, generator=rng)
-        self.first, self.second = first, second
+        self.log_rounding = nn.Parameter(torch.tensor(math.log(_ROUNDING)))
         self.log_between = nn.Parameter(torch.full((width, width), -math.log(width) - 2))
         self.log_out = nn.Parameter(torch.full((2, width), -math.log(width) - 1))
 
@@ -59,11 +62,14 @@ class StronglyConvex(nn.Module):
         h_2 = sharp_2 * (z_1 @ between.mT + self.second(x))
         turned = x @ self.root
         squares = turned.square().sum(1) + self.alpha * x.square().sum(1)
+        rounding = self.log_rounding.exp()
+        planes = self.planes(x) / rounding
         value = 0.5 * squares + z_1 @ out_1 + functional.softplus(h_2) @ (out_2 / sharp_2)
+        value = value + rounding * planes.logsumexp(1)
         g_2 = out_2 * torch.sigmoid(h_2)
         g_1 = (g_2 @ between + out_1) * torch.sigmoid(h_1)
         gradient = turned @ self.root.mT + self.alpha * x + g_2 @ self.second.weight + g_1 @ self.first.weight
-        return value, gradient
+        return value, gradient + planes.softmax(1) @ self.planes.weight
 
     def conjugate_bound(self, y: Points, at: Points) -> Values:
         """An upper bound of φ*(y), for any points x̂ given: x̂·y − φ(x̂) + ‖y − ∇φ(x̂)‖² / (2α)."""
