@@ -83,9 +83,31 @@ def test_fit_sample_evaluate(files, tmp_path, monkeypatch, capsys):
 
     code, text = run(monkeypatch, capsys, "evaluate", out, *files)
     assert code == 0, text
+    for word in ("optimal cost", "the laws behind the data", "energy distance", "W1, estimated", "rounded to data"):
+        assert word in text
     judged = json.loads((out / "evaluation.json").read_text())
     assert judged["marginals"][0]["held_out"]
+    assert judged["certificate"]["lower"] <= 25 <= judged["certificate"]["upper"]
+    assert judged["certificate"]["target"] == "population"
+    assert (out / "evaluation.png").stat().st_size > 5000
     assert judged["cost"]["value"] == pytest.approx(torchspot.load(out).expected_cost().value)
+
+
+def test_evaluate_shows_the_spread_and_does_without_pot(files, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    code, text = run(monkeypatch, capsys, "fit", *files, "--out", out, "--steps", 2, "--replicas", 2)
+    assert code == 0, text
+    assert "spread over 2 runs" in text
+    monkeypatch.setitem(sys.modules, "ot", None)
+    code, text = run(monkeypatch, capsys, "evaluate", out, *files, "--truth", 5)
+    assert code == 0, text
+    assert "No certificate" in text
+    assert "pip install 'torchspot[exact]'" in text
+    assert "true value" in text
+    judged = json.loads((out / "evaluation.json").read_text())
+    assert judged["certificate"] is None
+    assert judged["spread"] >= 0
+    assert judged["truth"] == 5
 
 
 def test_three_data_sets_and_a_p_norm(files, tmp_path, monkeypatch, capsys):

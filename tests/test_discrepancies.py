@@ -5,7 +5,14 @@ import math
 import pytest
 import torch
 
-from torchspot.discrepancies import energy_distance, mean_error, noise_floor, sliced_w2, spread_error
+from torchspot.discrepancies import (
+    covariance_error,
+    energy_distance,
+    energy_of_halves,
+    halves,
+    mean_error,
+    sliced_w2,
+)
 
 
 def normal(n: int, dim: int, seed: int = 0) -> torch.Tensor:
@@ -44,10 +51,17 @@ def test_energy_distance_of_two_points_is_the_formula():
 def test_moments():
     x = normal(1000, 3)
     assert mean_error(x + torch.tensor([3.0, 4.0, 0.0]), x) == pytest.approx(5)
-    assert spread_error(x * torch.tensor([1.0, 1.1, 0.8]), x) == pytest.approx(0.2)
+    assert covariance_error(x * 0.9, x) == pytest.approx(0.19)
+    assert covariance_error(x, torch.ones_like(x)) == 1
 
 
-def test_the_noise_floor_is_what_equal_laws_show():
-    floor = noise_floor(normal(4000, 2))
+def test_halves_show_what_equal_laws_show():
+    floor = sum(sliced_w2(*pair) for pair in halves(normal(4000, 2), 8)) / 8
     fresh = [sliced_w2(normal(2000, 2, seed=2 * k + 1), normal(2000, 2, seed=2 * k + 2)) for k in range(10)]
     assert floor == pytest.approx(sum(fresh) / 10, rel=0.35)
+
+
+def test_energy_of_halves_is_the_energy_distance_of_halves():
+    x = normal(101, 3)
+    expected = [energy_distance(*pair) for pair in halves(x, 3, seed=4)]
+    assert energy_of_halves(x, 3, seed=4) == pytest.approx(expected)

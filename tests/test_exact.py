@@ -38,3 +38,34 @@ def test_without_pot_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ot", None)
     with pytest.raises(TorchspotError, match=r"pip install 'torchspot\[exact\]'"):
         exact.emd(costs.euclidean, points(0), points(1))
+
+
+@pytest.mark.parametrize("cost", [costs.euclidean, costs.squared_euclidean, costs.p_norm(1), costs.p_norm(3)])
+def test_a_coupling_has_feasible_potentials_that_sum_to_its_cost(cost):
+    x, y = points(0, 3), points(1, 3) + 1
+    coupling = exact.couple(cost, x, y)
+    matrix = exact.cost_matrix(cost, x, y)
+    assert torch.allclose(matrix, torch.stack([cost(x, row.expand_as(x)) for row in y], dim=1))
+    assert float((coupling.f[:, None] + coupling.g - matrix).max()) < 1e-9
+    assert coupling.cost == pytest.approx(float(coupling.f.mean() + coupling.g.mean()))
+    assert coupling.cost == pytest.approx(float(cost(x, y[coupling.partner]).mean()))
+    assert coupling.cost == pytest.approx(exact.emd(cost, x, y))
+
+
+def test_a_cost_without_pairwise_gives_the_same_matrix():
+    x, y = points(0, 3), points(1, 3)[:20]
+    same = exact.cost_matrix(lambda a, b: (a - b).square().sum(1), x, y)
+    assert torch.allclose(same, exact.cost_matrix(costs.squared_euclidean, x, y))
+
+
+def test_far_from_the_origin_no_digits_are_lost():
+    x, y = points(0, 2), points(1, 2)
+    near, far = (exact.cost_matrix(costs.squared_euclidean, x + b, y + b) for b in (0, 1e6))
+    assert torch.allclose(near, far, rtol=1e-6, atol=1e-8)
+
+
+def test_both_solvers_of_assignments_agree():
+    xs = (points(0, 2), points(1, 2), points(2, 2))
+    cost = costs.sum_over_pairs(costs.euclidean)
+    first, second = (cost(*exact.matched(cost, xs, assign=assign)).mean() for assign in (None, exact.by_pot))
+    assert float(first) == pytest.approx(float(second))

@@ -6,7 +6,9 @@ import torch
 from PIL import Image
 
 from torchspot.errors import InvalidArgument
-from torchspot.plots import plot_convergence, plot_pairs
+from torchspot.evaluation import Audit, Certificate, MarginalAudit
+from torchspot.plots import plot_convergence, plot_evaluation, plot_pairs
+from torchspot.types import Estimate, Reading
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5])
@@ -26,3 +28,15 @@ def test_convergence(tmp_path):
     ]
     with Image.open(plot_convergence(history, tmp_path / "c.png", truth=5.0)) as image:
         assert image.size[0] > 500
+
+
+def test_evaluation(tmp_path):
+    reading = Reading(0.2, 0.1, 0.02)
+    marginal = MarginalAudit(1000, True, reading, reading, reading, reading, reading, 1.0, 1.0)
+    judged = Audit(Estimate(5.1, 0.01), (marginal, marginal))
+    certificate = Certificate(4.9, 5.2, "population", "m", 0.95, Estimate(5.1, 0.01), None, 5.15, 1000)
+    with Image.open(plot_evaluation(judged, tmp_path / "a.png", certificate=certificate, truth=5.0)) as image:
+        colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    blue = (np.abs(colours - np.array([31, 119, 180])).max(1) < 10).sum()
+    assert blue > 300
+    assert plot_evaluation(judged, tmp_path / "b.png").exists()

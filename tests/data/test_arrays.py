@@ -103,3 +103,22 @@ def test_weighted_judges_have_the_weights():
     rows = as_sampler(numbered(1000), weights=weights)
     judges = rows.judges(np.arange(1000), 2000, generator(Key(0, "j")))
     assert judges.min() >= 500
+
+
+def test_chosen_rows_come_once_each_in_random_order():
+    rows = Rows(np.arange(50_000.0)[:, None])
+    for most in (100, 40_000, 60_000):
+        drawn = rows.chosen(np.empty(0, dtype=np.int64), most, torch.Generator().manual_seed(0))[:, 0]
+        assert len(drawn) == len(drawn.unique()) == min(most, 50_000)
+        assert float(drawn.mean()) == pytest.approx(25_000, rel=0.2)
+        assert not bool((drawn.diff() > 0).all())
+    some = rows.chosen(np.array([3, 5, 8]), 2, torch.Generator().manual_seed(0))[:, 0]
+    assert set(some.tolist()) < {3.0, 5.0, 8.0}
+
+
+def test_chosen_rows_follow_their_weights():
+    weights = np.array([0.0, 1.0, 3.0])
+    drawn = Rows(np.arange(3.0)[:, None], weights=weights).chosen(
+        np.empty(0, dtype=np.int64), 4000, torch.Generator().manual_seed(0)
+    )
+    assert torch.bincount(drawn[:, 0].long()).double().tolist() == pytest.approx([0, 1000, 3000], abs=150)

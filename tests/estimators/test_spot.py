@@ -220,7 +220,7 @@ def test_weights_change_the_problem():
     spot = SPOT(steps=100, **SHORT).fit(x, y, weights=(weights, None))
     assert spot.distance_.value == pytest.approx(5, rel=0.05)
     audited = evaluation.audit(spot.plan_, x, y, weights=(weights, None))
-    assert audited.marginals[0].mean_error < 0.5
+    assert audited.marginals[0].mean_error.value < 0.5
 
 
 @pytest.mark.parametrize("preset", [presets.paper(), presets.clipping()], ids=["paper", "clipping"])
@@ -373,7 +373,7 @@ def test_replicas_give_each_plan_the_pooled_plan_and_the_spread(tmp_path):
     spot = small_replicas(4).fit(*xs)
     assert len(spot.plans_) == 4
     assert spot.plan_.plans == spot.plans_
-    values = [plan.expected_cost(20_000, seed=k).value for k, plan in enumerate(spot.plans_)]
+    values = [plan.expected_cost(25_000, seed=k).value for k, plan in enumerate(spot.plans_)]
     assert len(set(values)) == 4
     assert spot.distance_.value == pytest.approx(np.mean(values))
     assert spot.distance_.spread == pytest.approx(np.std(values, ddof=1), rel=0.02)

@@ -207,7 +207,7 @@ def keep_in(
 
 def _how_it_ran(training: Training, engine: Engine) -> str:
     """In words: the engine of each player, where they differ, and the device."""
-    ways = training.ran
+    ways = training.ran or {"": "under way"}
     same = len(set(ways.values())) == 1
     said = next(iter(ways.values())) if same else "; ".join(f"{name}: {how}" for name, how in ways.items())
     return f"{said} on {engine.device}"

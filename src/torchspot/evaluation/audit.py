@@ -31,8 +31,8 @@ from torchspot.types import Estimate, Plan, Reading
 Points = Float[Tensor, "batch dim"]
 
 _MOST, _ENERGY_MOST, _W1_MOST = 20_000, 2048, 512
-_REPEATS, _PROJECTIONS, _WHOLE = 20, 64, 256
-_CLEAR = 4.0
+_REPEATS, _ENERGY_REPEATS, _PROJECTIONS, _WHOLE = 20, 40, 64, 256
+_CLEAR = 5.0
 """So many deviations above its floor a discrepancy is no accident."""
 _CLOSE = 0.05
 """Off by at most so much of its spread a marginal is called close."""
@@ -58,7 +58,7 @@ class MarginalAudit:
     covariance_error: Reading
     """‖Cov − Cov of the data‖ / ‖Cov of the data‖; over 256 dimensions, of 64 random directions."""
     w1_estimate: Reading
-    """2Ŵ(G, X) − Ŵ(G, G') − Ŵ(X, X') of small samples: an estimate, no bound. Plain Ŵ(G, X) would reward collapse."""
+    """Ŵ(G, X) − ½Ŵ(G, G') − ½Ŵ(X, X') of small samples: an estimate, no bound. Ŵ(G, X) would reward collapse."""
     deviation: float
     """Root mean square deviation of a coordinate of the data."""
     spread_ratio: float
@@ -144,7 +144,7 @@ def _judge(generated: Points, data: Points, held_out: bool, seed: int) -> Margin
         rows=len(data),
         held_out=held_out,
         energy_distance=Reading.beside(
-            energy_distance(plan[:few], data[:few]), energy_of_halves(data[: 2 * few], _REPEATS, seed)
+            energy_distance(plan[:few], data[:few]), energy_of_halves(data[: 2 * few], _ENERGY_REPEATS, seed)
         ),
         sliced_w2=reading(lambda x, y: float(w2_along(x, y, directions))),
         mean_error=reading(mean_error),
@@ -169,8 +169,8 @@ def _w1(generated: Points, data: Points) -> Reading:
     parts = torch.split(data[: 4 * size], size)
     between = {(i, j): _w1_plain(parts[i], parts[j]) for i, j in combinations(range(4), 2)}
     between |= {(j, i): value for (i, j), value in between.items()}
-    equal = [2 * between[i, j] - between[i, k] - between[j, n] for i, j, k, n in permutations(range(4)) if i < j]
-    return Reading.beside(2 * _w1_plain(g, parts[0]) - _w1_plain(g, g_other) - between[0, 1], equal)
+    equal = [between[i, j] - (between[i, k] + between[j, n]) / 2 for i, j, k, n in permutations(range(4)) if i < j]
+    return Reading.beside(_w1_plain(g, parts[0]) - (_w1_plain(g, g_other) + between[0, 1]) / 2, equal)
 
 
 def _w1_plain(x: Points, y: Points) -> float:
