@@ -40,17 +40,25 @@ def floor(audit, **more) -> callbacks.StopAtNoiseFloor:
     return callbacks.StopAtNoiseFloor(audit, patience=2, tolerance=100.0, **more)
 
 
+@pytest.fixture(autouse=True)
+def _flat(monkeypatch):
+    """Every marginal error counts as one that has stopped falling."""
+    monkeypatch.setattr("torchspot.training.callbacks._FALLING", 0.0)
+
+
 def test_it_ends_after_two_audits_at_the_noise_floor_and_the_history_says_why():
     script = Script(judged(0.0, 0.04), judged(0.0, 0.0))
     spot = SPOT(callbacks=[floor(script)], **SHORT).fit(*two_gaussians(300).xs)
     assert len(script.plans) == 3
     assert script.plans[0].sample(2)[0].shape == (2, 2)
+    (begun,) = [record for record in spot.history_ if "winding_down" in record]
+    assert begun["audit"] == ["right: not to be told from the data beyond noise"] * 2
     last = spot.history_[-1]
     assert "noise floors" in last["stopped"]
-    assert last["step"] < 100
+    assert last["step"] == begun["step"] + 10 < 100
     assert spot.plan_.facts["stopped"] == last["stopped"]
+    assert spot.plan_.facts["steps"] == last["step"]
     assert not any("stopped" in record for record in spot.history_[:-1])
-    assert last["audit"] == ["right: not to be told from the data beyond noise"] * 2
 
 
 def test_a_marginal_that_is_off_by_more_than_a_hundredth_of_the_cost_has_its_eta_doubled():
@@ -87,12 +95,35 @@ def test_a_doubled_eta_changes_what_is_trained_and_survives_a_stop(tmp_path):
     assert sum("eta_changes" in line for line in lines) == 1
 
 
-def test_while_cost_and_objective_move_nothing_is_audited():
+def test_a_run_that_winds_down_is_resumed_to_the_same_plan(tmp_path):
+    def callback():
+        return floor(Script(judged(0.0, 0.0)))
+
+    class Stop:
+        def __call__(self, training, record):
+            if training.winding_down is not None and record["step"] > training.steps - 6:
+                raise KeyboardInterrupt
+
+    data = two_gaussians(300).xs
+    whole = SPOT(callbacks=[callback()], **SHORT).fit(*data)
+    with pytest.raises(KeyboardInterrupt):
+        kept = callbacks.Checkpoint(tmp_path, every_seconds=0)
+        SPOT(callbacks=[callback(), Stop(), kept], **SHORT).fit(*data, resume=tmp_path)
+    resumed = SPOT(callbacks=[callback()], **SHORT).fit(*data, resume=tmp_path)
+    assert resumed.history_[-1]["step"] == whole.history_[-1]["step"] < 100
+    assert torch.equal(resumed.plan_.sample(5, seed=0)[1], whole.plan_.sample(5, seed=0)[1])
+
+
+def test_while_cost_and_objective_move_it_goes_on_and_while_marginals_fall_nothing_is_audited(monkeypatch):
     script = Script(judged(0.0, 0.0))
     moving = callbacks.StopAtNoiseFloor(script, patience=2, tolerance=1e-12)
     spot = SPOT(callbacks=[moving], **SHORT).fit(*two_gaussians(300).xs)
-    assert not script.plans
+    assert script.plans
     assert spot.history_[-1]["step"] == 100
+    monkeypatch.setattr("torchspot.training.callbacks._FALLING", 1e9)
+    script.plans.clear()
+    SPOT(callbacks=[moving], **SHORT).fit(*two_gaussians(300).xs)
+    assert not script.plans
 
 
 def test_it_works_with_a_real_audit_and_replicas():

@@ -13,8 +13,9 @@ from torchspot.training.callbacks import Checkpoint, Divergence, History, Progre
 from torchspot.training.checkpoint import checkpoint_file, load_checkpoint
 from torchspot.training.engine import Eager, choose_device
 from torchspot.training.loop import Training, train
-from torchspot.training.optimizers import OptimisticAdam
+from torchspot.training.optimizers import Adam, OptimisticAdam
 from torchspot.training.players import Draw, Player, Stream
+from torchspot.training.schedules import Cosine
 
 
 class Noise:
@@ -284,3 +285,24 @@ def test_devices():
     for name in ("cuda:99", "toaster"):
         with pytest.raises(InvalidArgument, match=f"no device '{name}' here. Available: auto, cpu"):
             choose_device(name)
+
+
+def test_winding_down_runs_the_rest_of_the_schedule_in_fewer_steps():
+    """The rates are those that were planned, two steps apart."""
+    draw = Draw(Key(0, "p"), Stream(Noise(), 8, torch.float32), device=torch.device("cpu"))
+    layer = nn.Linear(2, 1)
+    player = Player("p", (layer,), Adam(0.01, schedule=Cosine()), draw, lambda batch: layer(batch[0]).mean())
+    training = Training([player], 20)
+    turn = training.turns[0]
+    for _ in range(4):
+        turn.advance()
+        turn.update()
+    training.step = 4
+    planned = player.optimizer.numbers(torch.arange(4.0, 21.0, 2.0, dtype=torch.float64), 20)[:, 0]
+    training.wind_down("enough", 8)
+    assert torch.allclose(turn._numbers()[:9, 0], planned)
+    assert (training.steps, training.winding_down) == (12, "enough")
+    training.wind_down("again", 1)
+    assert training.winding_down == "enough"
+    train(training, engine=Eager("cpu"))
+    assert (training.step, training.stop_reason) == (12, "enough")

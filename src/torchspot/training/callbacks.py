@@ -18,6 +18,11 @@ from torchspot.training.checkpoint import checkpoint_file, save_checkpoint
 from torchspot.training.loop import Training
 from torchspot.types import Record
 
+_FALLING = 0.9
+"""A marginal error that falls below so much of what it was is still falling."""
+_SURE = 3.0
+"""Deviations above its noise at which an estimate of W1 is taken for real."""
+
 
 class History:
     """Keeps every record, and writes them as JSON lines where a file is given. The last says why the run stopped."""
@@ -118,10 +123,12 @@ class StopOnPlateau:
 class StopAtNoiseFloor:
     """Ends the run when there is nothing left to gain, and doubles η where the marginals are off.
 
-    When cost and objective have stopped moving (the means over two windows of `patience` logs differ by less than
-    `tolerance`, relative), the plan as it stands is audited. If energy distance and sliced W2 of all marginals are at
-    their noise floors in two audits running, training ends. If a marginal is off by more than `share` of the cost (the
-    audit's estimate of W1, times the cost's Lipschitz constant), its η is doubled, at most `doublings` times.
+    Whenever the marginal error has stopped falling (over two windows of `patience` logs), the plan as it stands is
+    audited. If a marginal is off by more than `share` of the cost (the audit's estimate of W1, times the cost's
+    Lipschitz constant), its η is doubled, at most `doublings` times. If energy distance and sliced W2 of all marginals
+    are at their noise floors, and cost and objective have moved by less than `tolerance` (relative), in two audits
+    running, the run winds down: a run cut off at a high learning rate would report too little, so the rates first go
+    to 0 in a tenth of the planned steps.
 
         spot = SPOT(callbacks=[StopAtNoiseFloor(lambda plan: evaluation.audit(plan, X, Y))])
 
@@ -138,7 +145,7 @@ class StopAtNoiseFloor:
         audit: Callable[[Any], Any],
         *,
         patience: int = 5,
-        tolerance: float = 0.002,
+        tolerance: float = 0.005,
         share: float = 0.01,
         doublings: int = 3,
     ) -> None:
@@ -149,7 +156,7 @@ class StopAtNoiseFloor:
         self.audit, self.patience, self.tolerance, self.share = audit, patience, tolerance, share
         self.doublings = doublings
         self._run: Any = None
-        self._window: list[tuple[float, float]] = []
+        self._window: list[tuple[float, ...]] = []
         self._sat = 0
 
     def begin(self, run: Any) -> None:
@@ -159,41 +166,52 @@ class StopAtNoiseFloor:
     def __call__(self, training: Training, record: Record) -> None:
         if training.step == 0:
             self._window, self._sat = [], 0
-        self._window = [*self._window, (record["cost"], record["objective"])][-2 * self.patience :]
-        if not self._still():
+        newest = (record["cost"], record["objective"], record["marginal_error"])
+        self._window = [*self._window, newest][-2 * self.patience :]
+        if training.winding_down is not None or len(self._window) < 2 * self.patience:
             return
-        self._window = self._window[self.patience :]
+        before, after = self._means()
+        if after[2] < _FALLING * before[2]:
+            return
+        self._judge(training, record, still=self._still(before, after))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"window": [list(entry) for entry in self._window], "sat": self._sat}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._window, self._sat = [tuple(entry) for entry in state["window"]], state["sat"]
+
+    def _judge(self, training: Training, record: Record, *, still: bool) -> None:
         judged = self.audit(self._run.plan())
-        self._sat = self._sat + 1 if all(marginal.at_noise_floor for marginal in judged.marginals) else 0
-        changes = self._double(judged)
         record["audit"] = [marginal.verdict for marginal in judged.marginals]
+        changes = self._double(judged)
+        sits = still and all(marginal.at_noise_floor for marginal in judged.marginals)
+        self._window = self._window[self.patience :]
+        self._sat = self._sat + 1 if sits else 0
         if changes:
             record["eta_changes"] = changes
             self._window, self._sat = [], 0
         elif self._sat >= 2:
-            training.stop("the marginals sit at their noise floors, and cost and objective have stopped moving")
+            reason = "the marginals sit at their noise floors, and cost and objective have stopped moving"
+            record["winding_down"] = reason
+            training.wind_down(reason, max(1, training.planned // 10))
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"window": [list(pair) for pair in self._window], "sat": self._sat}
+    def _means(self) -> tuple[list[float], list[float]]:
+        """Of each number, in the window before and in the latest."""
+        halves = self._window[: self.patience], self._window[self.patience :]
+        before, after = ([sum(column) / len(half) for column in zip(*half, strict=True)] for half in halves)
+        return before, after
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._window, self._sat = [(cost, value) for cost, value in state["window"]], state["sat"]
-
-    def _still(self) -> bool:
+    def _still(self, before: list[float], after: list[float]) -> bool:
         """Whether cost and objective moved little from one window to the next."""
-        if len(self._window) < 2 * self.patience:
-            return False
-        before, after = self._window[: self.patience], self._window[self.patience :]
-        scale = abs(sum(cost for cost, _ in after)) / self.patience
-        moved = (abs(sum(a[k] - b[k] for a, b in zip(after, before, strict=True))) / self.patience for k in range(2))
-        return max(moved) <= self.tolerance * scale
+        return max(abs(after[k] - before[k]) for k in range(2)) <= self.tolerance * abs(after[0])
 
     def _double(self, judged: Any) -> list[dict[str, Any]]:
         """Doubles η of the marginals that are off by more than their share of the cost."""
         changes = []
         for k, (marginal, steepness) in enumerate(zip(judged.marginals, self._run.lipschitz, strict=True)):
             off = marginal.w1_estimate
-            too_far = off.excess > 2 and off.value * steepness > self.share * abs(judged.cost.value)
+            too_far = off.excess > _SURE and off.value * steepness > self.share * abs(judged.cost.value)
             if too_far and self._run.doublings[k] < self.doublings:
                 eta = self._run.double(k)
                 why = f"off by {off.value * steepness / abs(judged.cost.value):.1%} of the cost"
@@ -218,6 +236,7 @@ class Progress:
         self._bar.update(
             self._bar.task_ids[0],
             completed=training.step,
+            total=training.steps,
             cost=f"{record.get('cost', math.nan):.5g}",
             error=f"{record.get('marginal_error', math.nan):.3g}",
             rate=f"{rate:.0f}",

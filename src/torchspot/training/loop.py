@@ -23,11 +23,12 @@ class Training:
 
     def __init__(self, players: Sequence[Player], steps: int) -> None:
         _check_disjoint(players)
-        self.steps = steps
+        self.planned, self.steps = steps, steps
         self.step = 0
         self.logged = -1
         self.seconds = 0.0
         self.stop_reason: str | None = None
+        self.winding_down: str | None = None
         buffers = list({id(b): b for p in players for module in p.modules for b in module.buffers()}.values())
         self.turns = [Turn(p, sum(map(p.repeats, range(steps))), buffers) for p in players]
         self.ran: dict[str, str] = {}
@@ -35,6 +36,14 @@ class Training:
     def stop(self, reason: str) -> None:
         """Asks for an end after this logged step."""
         self.stop_reason = reason
+
+    def wind_down(self, reason: str, steps: int) -> None:
+        """Asks for an end in so many steps, in which learning rates go down as they would have in all that was left."""
+        if self.winding_down is not None or self.step + steps >= self.steps:
+            return
+        self.winding_down, self.steps = reason, self.step + steps
+        for turn in self.turns:
+            turn.wind_down(sum(map(turn.player.repeats, range(self.step, self.steps))))
 
     def first_bad_step(self) -> tuple[int, str] | None:
         """The step at which a number was first not finite, and whose it was. Reads from the device."""
@@ -51,16 +60,18 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         turns = {turn.player.name: turn.state_dict() for turn in self.turns}
         reason = self.stop_reason
-        facts = {"step": self.step, "steps": self.steps, "logged": self.logged, "seconds": self.seconds}
-        return facts | {"stop_reason": reason, "turns": turns}
+        facts: dict[str, Any] = {"step": self.step, "planned": self.planned, "steps": self.steps, "logged": self.logged}
+        facts |= {"seconds": self.seconds, "stop_reason": reason, "winding_down": self.winding_down}
+        return facts | {"turns": turns}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["steps"] != self.steps:
+        if state["planned"] != self.planned:
             raise InvalidArgument(
-                f"the run to resume was planned for {state['steps']} steps, and this call asks for {self.steps}. "
-                f"Resume with steps={state['steps']}, or start a new run."
+                f"the run to resume was planned for {state['planned']} steps, and this call asks for {self.planned}. "
+                f"Resume with steps={state['planned']}, or start a new run."
             )
+        self.steps, self.winding_down = state["steps"], state["winding_down"]
         self.step, self.logged, self.seconds = state["step"], state["logged"], state["seconds"]
         self.stop_reason = state["stop_reason"]
         for turn in self.turns:
@@ -108,6 +119,8 @@ def train(
 
 def _log(training: Training, callbacks: Sequence[Callback], measure: Callable[[], Record]) -> None:
     record = {"step": training.step, "seconds": round(training.seconds, 3), **measure()}
+    if training.step >= training.steps and training.winding_down is not None:
+        training.stop(training.winding_down)
     for callback in callbacks:
         callback(training, record)
 

@@ -154,6 +154,7 @@ class Turn:
         self._buffers = buffers
         self.count = 0
         self._left = 0
+        self._winding: tuple[int, int] | None = None
         self._table = self._numbers().to(self.flat.vector)
         self._row = self.flat.vector.new_zeros(1, dtype=torch.int64)
         self._healthy = self.flat.vector.new_ones((), dtype=torch.bool)
@@ -197,6 +198,10 @@ class Turn:
         self._good.add_(self._healthy)
         self.player.optimizer.move(self.flat.vector, gradient, self.memory, numbers)
 
+    def wind_down(self, steps: int) -> None:
+        """Runs what is left of the schedule in so many steps of its own, from the next one on."""
+        self._winding, self._left = (self.count, steps), 0
+
     def first_bad(self) -> int | None:
         """The first step whose loss or gradient was not finite. Reads from the device."""
         return None if bool(self._healthy) else int(self._good)
@@ -218,6 +223,7 @@ class Turn:
             "memory": self.memory,
             "average": {} if self.average is None else {"vector": self.average.vector},
             "count": self.count,
+            "winding": None if self._winding is None else list(self._winding),
             "buffers": [dict(module.named_buffers()) for module in self.player.modules],
             "draw": self.player.draw.state_dict(),
         }
@@ -232,6 +238,7 @@ class Turn:
             for name, buffer in module.named_buffers():
                 buffer.copy_(buffers[name])
         self.count, self._left = state["count"], 0
+        self._winding = None if state["winding"] is None else (state["winding"][0], state["winding"][1])
         self._good.fill_(self.count)
         self.player.draw.load_state_dict(state["draw"])
 
@@ -239,4 +246,7 @@ class Turn:
         """What the optimiser needs to know about the next steps, and in the last column the weight of the average."""
         t = torch.arange(self.count, self.count + _BLOCK, dtype=torch.float64)
         weights = torch.zeros_like(t) if self.average is None else self.average.weights(t)
+        if self._winding is not None:
+            start, steps = self._winding
+            t = start + (t - start) * ((self.total - start) / steps)
         return torch.cat((self.player.optimizer.numbers(t, self.total), weights[:, None]), dim=1)
