@@ -219,6 +219,11 @@ def _fit(spot: SPOT, sources: list[Any], out: Path, truth: float | None = None) 
     table.add_row("time", f"{seconds:.0f} s")
     table.add_row("files", escape(f"{out}/: plan.safetensors, history.jsonl, pairs.png, convergence.png"))
     console.print(table)
+    if all(isinstance(source, Path) for source in sources):
+        again = shlex.join(["torchspot", "evaluate", str(out), *map(str, sources)])
+        console.print(
+            escape(f"How far to trust the number, with an interval for the true one:\n  {again}"), soft_wrap=True
+        )
 
 
 def _certify(plan: PushforwardPlan | PooledPlan, sources: list[Path], confidence: float) -> Certificate | None:
@@ -267,6 +272,8 @@ def _table(
 def _add_certificate(table: Table, certified: Certificate) -> None:
     law = {"population": "the laws behind the data", "samples": "the samples themselves"}[certified.target]
     table.add_row("optimal cost", f"{certified.lower:.5g} to {certified.upper:.5g}  ({100 * certified.confidence:g} %)")
+    if certified.lower_for_any_law is not None:
+        table.add_row("    for any law at all", f"at least {certified.lower_for_any_law:.5g}")
     table.add_row("    between", law)
     table.add_row("    found by", escape(certified.method))
     table.add_row("    about the plan", certified.verdict)

@@ -64,6 +64,10 @@ def test_section_5_1(squared):
     assert found.rounded_cost >= found.lower
     assert found.gap == found.rounded_cost - found.lower
     assert "19 blocks of 1024 rows" in found.method
+    if squared:
+        assert found.lower_for_any_law is None
+    else:
+        assert 4.8 < found.lower_for_any_law < found.lower
 
 
 def test_coverage_of_random_problems():

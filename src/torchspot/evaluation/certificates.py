@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import torch
 from scipy import stats
 from torch import Tensor
 
@@ -52,6 +53,8 @@ class Certificate:
     """Mean cost of the plan's tuples when each part is replaced by a row of data: a coupling of the data itself."""
     rows: int
     """Of each data set, that were used."""
+    lower_for_any_law: float | None = None
+    """A lower bound that needs no limit of many rows and nothing of the laws; for metric costs, else None."""
 
     @property
     def gap(self) -> float:
@@ -133,6 +136,7 @@ def certify(
         objective=_objective(plan, sources, weights, seed),
         rounded_cost=rounded.mean,
         rows=min(map(len, xs)),
+        lower_for_any_law=lower.for_any_law,
     )
 
 
@@ -140,6 +144,7 @@ class _Lower(NamedTuple):
     value: float
     words: str
     of_samples: bool = False
+    for_any_law: float | None = None
 
 
 def _drawn(plan: Plan, data: Sequence[Opened], rows: int, seed: int) -> Samples:
@@ -166,7 +171,8 @@ def _bounds(plan: Plan, xs: Samples, risk: float, seed: int, progress: Progress)
     upper = coupled_blocks(plan.cost, xs, risk=risk, progress=above) if len(xs) == 2 else improved
     if found is None:
         return rounded, upper, _Lower(-math.inf, "none is known for this cost", of_samples=True)
-    return rounded, upper, _Lower(max(0.0, _below(found, judge, risk)), found.name)  # these costs are never below 0
+    surely = max(0.0, _surely_below(found, fit, judge, risk)) if found.opposite else None
+    return rounded, upper, _Lower(max(0.0, _below(found, judge, risk)), found.name, for_any_law=surely)  # costs are ≥ 0
 
 
 def _parts(xs: Samples) -> tuple[Samples, Samples, Samples]:
@@ -186,6 +192,25 @@ def _below(potentials: Potentials, xs: Samples, risk: float) -> float:
     variance = math.fsum(float(u.var()) / len(u) for u in values)
     t = float(stats.t.isf(risk, min(map(len, values)) - 1))
     return math.fsum(float(u.mean()) for u in values) - t * math.sqrt(variance)
+
+
+def _surely_below(potentials: Potentials, fit: Samples, judge: Samples, risk: float) -> float:
+    """The same with u clamped to the range [a, b] it has on the fitted part, by the empirical Bernstein inequality.
+
+    For each side mean − √(2 V log(2/δ) / n) − 7 (b − a) log(2/δ) / (3 (n − 1)), δ half of the risk.
+
+    Reference: "Empirical Bernstein bounds and sample variance penalization", A. Maurer and M. Pontil, 2009.
+    """
+    seen = torch.cat([sign * u for sign, u in zip((1, -1), potentials.values(fit), strict=True)])
+    low, high = float(seen.min()), float(seen.max())
+    log = math.log(4 / risk)
+    total = 0.0
+    for sign, u in zip((1, -1), potentials.values(judge), strict=True):
+        clamped = sign * (sign * u).clamp(low, high)
+        n = len(clamped)
+        slack = math.sqrt(2 * float(clamped.var()) * log / n) + 7 * (high - low) * log / (3 * (n - 1))
+        total += float(clamped.mean()) - slack
+    return total
 
 
 def _objective(plan: Plan, sources: Sequence[Any], weights: Sequence[Any] | None, seed: int) -> float | None:

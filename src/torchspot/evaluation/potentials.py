@@ -42,6 +42,8 @@ class Potentials:
     """In words, how they were found."""
     values: Callable[[Samples], tuple[Values, ...]]
     """(u_1(x_1), …, u_m(x_m)) for a sample of each marginal."""
+    opposite: bool = False
+    """Whether u_2 = −u_1 (metric costs): then u_1 may be clamped, and the inequality still holds."""
 
     def mean(self, xs: Samples) -> float:
         """Σ_i mean u_i(x_i)."""
@@ -144,7 +146,7 @@ def linear(norm: Cost, xs: Samples) -> Potentials:
         x, y = points
         return x.flatten(1) @ a[0], -(y.flatten(1) @ a[0])
 
-    return Potentials("the difference of the means", values)
+    return Potentials("the difference of the means", values, opposite=True)
 
 
 def _extended(metric: Cost, xs: Samples) -> Potentials:
@@ -159,13 +161,15 @@ def _extended(metric: Cost, xs: Samples) -> Potentials:
         parts = torch.split(points, max(1, _CHUNK // len(y)))
         return torch.cat([(cost_matrix(metric, part, y) - g).amin(1) for part in parts])
 
-    return Potentials("exact transport of a subsample, extended", lambda p: (lowest(p[0]), -lowest(p[1])))
+    return Potentials(
+        "exact transport of a subsample, extended", lambda p: (lowest(p[0]), -lowest(p[1])), opposite=True
+    )
 
 
 def _cones(norm: PNorm, xs: Samples, seed: int) -> Potentials:
     """u = a rounded minimum of learned cones, and −u."""
     u = learned_cones(xs, p=norm.p, seed=seed)
-    return Potentials("learned cones", lambda p: (u(p[0]), -u(p[1])))
+    return Potentials("learned cones", lambda p: (u(p[0]), -u(p[1])), opposite=True)
 
 
 def _network(norm: PNorm, xs: Samples, seed: int) -> Potentials:
@@ -173,7 +177,7 @@ def _network(norm: PNorm, xs: Samples, seed: int) -> Potentials:
     dim = xs[0][0].numel()
     kappa = 1.0 if norm.p <= 2 else dim ** (1 / norm.p - 1 / 2)
     u = orthogonal_network(xs, seed=seed)
-    return Potentials("an orthogonal network", lambda p: (kappa * u(p[0]), -kappa * u(p[1])))
+    return Potentials("an orthogonal network", lambda p: (kappa * u(p[0]), -kappa * u(p[1])), opposite=True)
 
 
 def _squared(of_distance: Potentials, t: float) -> Potentials:
@@ -301,7 +305,7 @@ def _embedded(inside: Potentials, embed: Callable[[Tensor], Points]) -> Potentia
 
 
 def _swapped(inside: Potentials) -> Potentials:
-    return Potentials(inside.name, lambda points: inside.values(points[::-1])[::-1])
+    return Potentials(inside.name, lambda points: inside.values(points[::-1])[::-1], inside.opposite)
 
 
 def _summed(pairs: Sequence[Potentials], marginals: int) -> Potentials:
