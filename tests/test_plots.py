@@ -34,7 +34,7 @@ def test_evaluation(tmp_path):
     reading = Reading(0.2, 0.1, 0.02)
     marginal = MarginalAudit(1000, True, reading, reading, reading, reading, reading, 1.0, 1.0)
     judged = Audit(Estimate(5.1, 0.01), (marginal, marginal))
-    certificate = Certificate(4.9, 5.2, "population", "m", 0.95, Estimate(5.1, 0.01), None, 5.15, 1000)
+    certificate = Certificate(4.9, 5.2, "population", "m", 0.95, Estimate(5.1, 0.01), None, 5.15, 0.3, 1000)
     with Image.open(plot_evaluation(judged, tmp_path / "a.png", certificate=certificate, truth=5.0)) as image:
         colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
     blue = (np.abs(colours - np.array([31, 119, 180])).max(1) < 10).sum()

@@ -221,9 +221,7 @@ def _fit(spot: SPOT, sources: list[Any], out: Path, truth: float | None = None) 
     console.print(table)
     if all(isinstance(source, Path) for source in sources):
         again = shlex.join(["torchspot", "evaluate", str(out), *map(str, sources)])
-        console.print(
-            escape(f"How far to trust the number, with an interval for the true one:\n  {again}"), soft_wrap=True
-        )
+        console.print(escape(f"An interval for the true value, and how right the plan is:\n  {again}"), soft_wrap=True)
 
 
 def _certify(plan: PushforwardPlan | PooledPlan, sources: list[Path], confidence: float) -> Certificate | None:

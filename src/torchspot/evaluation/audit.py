@@ -170,7 +170,8 @@ def _w1(generated: Points, data: Points) -> Reading:
     between = {(i, j): _w1_plain(parts[i], parts[j]) for i, j in combinations(range(4), 2)}
     between |= {(j, i): value for (i, j), value in between.items()}
     equal = [between[i, j] - (between[i, k] + between[j, n]) / 2 for i, j, k, n in permutations(range(4)) if i < j]
-    return Reading.beside(_w1_plain(g, parts[0]) - (_w1_plain(g, g_other) + between[0, 1]) / 2, equal)
+    value = _w1_plain(g, parts[0]) - (_w1_plain(g, g_other) + between[0, 1]) / 2
+    return Reading(value, 0.0, statistics.stdev(equal))  # 0 is their mean, by symmetry
 
 
 def _w1_plain(x: Points, y: Points) -> float:
