@@ -110,6 +110,18 @@ def test_evaluate_shows_the_spread_and_does_without_pot(files, tmp_path, monkeyp
     assert judged["truth"] == 5
 
 
+def test_evaluate_of_very_few_rows_says_why_there_is_no_certificate(files, tmp_path, monkeypatch, capsys):
+    few = []
+    for file in files:
+        few.append(file.replace(".npy", "_few.npy"))
+        np.save(few[-1], np.load(file)[:10])
+    assert run(monkeypatch, capsys, "fit", *few, "--out", tmp_path / "r", "--steps", 2)[0] == 0
+    code, text = run(monkeypatch, capsys, "evaluate", tmp_path / "r", *few)
+    assert code == 0, text
+    assert "No certificate: a certificate needs at least 20 rows" in text
+    assert (tmp_path / "r" / "evaluation.json").exists()
+
+
 def test_three_data_sets_and_a_p_norm(files, tmp_path, monkeypatch, capsys):
     code, text = run(
         monkeypatch, capsys, "fit", *files, files[0], "--cost", "p_norm:1", "--out", tmp_path / "r", "--steps", 3

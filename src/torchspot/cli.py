@@ -23,7 +23,7 @@ from torchspot import costs, plans, storage
 from torchspot.data import as_sampler
 from torchspot.errors import InvalidArgument, TorchspotError
 from torchspot.estimators import SPOT, presets
-from torchspot.evaluation import Audit, Certificate, MarginalAudit, audit, certify
+from torchspot.evaluation import Audit, Certificate, MarginalAudit, TooFewRows, audit, certify
 from torchspot.exact import MissingPOT
 from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.plots import plot_convergence, plot_evaluation, plot_pairs
@@ -225,13 +225,13 @@ def _fit(spot: SPOT, sources: list[Any], out: Path, truth: float | None = None) 
 
 
 def _certify(plan: PushforwardPlan | PooledPlan, sources: list[Path], confidence: float) -> Certificate | None:
-    """The certificate, with a line that says what is being done; None, and what to install, without POT."""
+    """The certificate, with a line that says what is being done; None, and why, without POT or with too few rows."""
     with console.status("certificate") as status:
         try:
             return certify(
                 plan, *sources, confidence=confidence, progress=lambda what, share: status.update(f"{what} {share:.0%}")
             )
-        except MissingPOT as error:
+        except (MissingPOT, TooFewRows) as error:
             problems.print(escape(f"No certificate: {error}"), soft_wrap=True)
             return None
 

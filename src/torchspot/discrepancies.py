@@ -9,6 +9,7 @@ __all__ = [
     "random_directions",
     "sliced_w2",
     "w2_along",
+    "w2_of_columns",
 ]
 
 from collections.abc import Iterator
@@ -40,7 +41,12 @@ def random_directions(dim: int, count: int, seed: int = 0) -> Float[Tensor, "dim
 
 def w2_along(x: Points, y: Points, directions: Float[Tensor, "dim directions"]) -> Float[Tensor, ""]:
     """√ of the mean, over these directions θ, of W2²(⟨θ, x⟩, ⟨θ, y⟩), for samples of equal size."""
-    apart = (x @ directions).sort(dim=0).values - (y @ directions).sort(dim=0).values  # (batch, directions)
+    return w2_of_columns(x @ directions, y @ directions)
+
+
+def w2_of_columns(x: Points, y: Points) -> Float[Tensor, ""]:
+    """√ of the mean, over the coordinates, of W2² between those of x and of y, for samples of equal size."""
+    apart = x.sort(dim=0).values - y.sort(dim=0).values
     return apart.double().square().mean().sqrt()
 
 
@@ -49,7 +55,8 @@ def energy_distance(x: Points, y: Points) -> float:
 
     Reference: "Energy statistics: A class of statistics based on distances", G. J. Székely and M. L. Rizzo, 2013.
     """
-    x, y = x.double(), y.double()
+    centre = y.double().mean(0)  # far from the origin distances would lose digits
+    x, y = x.double() - centre, y.double() - centre
     within = sum(torch.cdist(a, a).sum() / (len(a) * (len(a) - 1)) for a in (x, y))
     return float(2 * torch.cdist(x, y).mean() - within)
 
@@ -77,7 +84,7 @@ def halves(x: Points, repeats: int, seed: int = 0) -> Iterator[tuple[Points, Poi
 
 def energy_of_halves(x: Points, repeats: int, seed: int = 0) -> list[float]:
     """The energy distance between random halves of a sample, so many times; distances are computed once."""
-    x = x.double()
+    x = x.double() - x.double().mean(0)
     half = len(x) // 2
     distances = torch.cdist(x, x)
     rng = generator(Key(seed, "halves"))

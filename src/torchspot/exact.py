@@ -18,7 +18,7 @@ from torchspot.types import Cost, Samples, Values
 Assign = Callable[[Float[Tensor, "batch batch"]], Int[Tensor, " batch"]]
 """A matrix of costs in, the best column for each row out."""
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 23
 _MOST_PIVOTS = 10_000_000
 
 
@@ -28,11 +28,11 @@ class MissingPOT(TorchspotError):
 
 @dataclass(frozen=True)
 class Coupling:
-    """An optimal coupling of two empirical laws of equal size, and its potentials: f_i + g_j ≤ c(x_i, y_j)."""
+    """An optimal coupling of two empirical laws, and its potentials: f_i + g_j ≤ c(x_i, y_j)."""
 
     cost: float
     partner: Int[Tensor, " batch"]
-    """The row of y that belongs to each row of x."""
+    """The row of y that belongs to each row of x, where there are as many of both."""
     f: Values
     g: Values
 
@@ -49,8 +49,8 @@ def require_pot() -> Any:
     return ot
 
 
-def couple(cost: Cost, x: Float[Tensor, "batch *shape"], y: Float[Tensor, "batch *shape"]) -> Coupling:
-    """The optimal coupling of two samples of equal size, with its potentials, by POT's network simplex."""
+def couple(cost: Cost, x: Float[Tensor, "batch *shape"], y: Float[Tensor, "rows *shape"]) -> Coupling:
+    """The optimal coupling of two samples, with its potentials, by POT's network simplex."""
     matrix = cost_matrix(cost, x, y).numpy()
     plan, log = require_pot().emd([], [], matrix, numItermax=_MOST_PIVOTS, log=True)
     return Coupling(
@@ -61,9 +61,16 @@ def couple(cost: Cost, x: Float[Tensor, "batch *shape"], y: Float[Tensor, "batch
     )
 
 
-def emd(cost: Cost, x: Float[Tensor, "batch *shape"], y: Float[Tensor, "rows *shape"]) -> float:
-    """The optimal cost between two empirical laws, by POT's network simplex."""
-    return float(require_pot().emd2([], [], cost_matrix(cost, x, y).numpy(), numItermax=_MOST_PIVOTS))
+def emd(
+    cost: Cost,
+    x: Float[Tensor, "batch *shape"],
+    y: Float[Tensor, "rows *shape"],
+    *,
+    shares: tuple[Float[np.ndarray, " batch"], Float[np.ndarray, " rows"]] | None = None,
+) -> float:
+    """The optimal cost between two empirical laws, by POT's network simplex. Without shares all rows count alike."""
+    a, b = shares or ([], [])
+    return float(require_pot().emd2(a, b, cost_matrix(cost, x, y).numpy(), numItermax=_MOST_PIVOTS))
 
 
 def matched(cost: Cost, xs: Samples, *, sweeps: int = 2, assign: Assign | None = None) -> Samples:
@@ -106,7 +113,7 @@ def _by_scipy(matrix: Float[Tensor, "batch batch"]) -> Int[Tensor, " batch"]:
 def _matrix(cost: Cost, xs: Sequence[Tensor], place: int) -> Float[Tensor, "batch rows"]:
     """c(x_1i, …, x_mi) for all i, with entry j of one marginal in its place for all j."""
     moving = xs[place]
-    size = max(1, _CHUNK // len(moving))
+    size = max(1, _CHUNK // (len(moving) * max(x[0].numel() for x in xs)))
     rows = []
     for parts in zip(*(torch.split(x, size) for k, x in enumerate(xs) if k != place), strict=True):
         fixed = [part.repeat_interleave(len(moving), dim=0) for part in parts]

@@ -81,9 +81,10 @@ def _costs(axes: Axes, judged: Audit, certificate: Certificate | None, truth: fl
         axes.plot([low, certificate.upper], [2, 2], lw=6, color=_COLOURS[0], solid_capstyle="butt")
         axes.axvspan(low, certificate.upper, color=_COLOURS[0], alpha=0.12, lw=0)
     if truth is not None:
-        axes.axvline(truth, color=_COLOURS[1], lw=1, ls="--", label=f"true value {truth:g}")
-        axes.legend(frameon=False, loc="lower right")
+        axes.axvline(truth, color=_COLOURS[1], lw=1, ls="--")
+        axes.set_title(f"true value {truth:g} (dashed)", fontsize="medium")
     axes.set(yticks=range(len(labels)), yticklabels=labels, ylim=(-0.6, len(labels) - 0.4), xlabel="cost")
+    axes.locator_params(axis="x", nbins=5)
 
 
 def _readings(axes: Axes, readings: Sequence[Reading], name: str) -> None:

@@ -116,3 +116,36 @@ def test_data_that_does_not_fit_is_named():
         audit(plan(2), data(2)[0], data(3)[1])
     with pytest.raises(InvalidArgument, match="2 data sets and 1 weights"):
         audit(plan(2), *data(2), weights=[None])
+
+
+def test_heavy_tails_raise_no_false_alarm():
+    class Heavy:
+        cost = costs.euclidean
+
+        def sample(self, n, seed=None):
+            rng = np.random.default_rng(seed)
+            return tuple(torch.from_numpy(rng.standard_t(3, size=(n, 2))) for _ in range(2))
+
+        def expected_cost(self, n=1000):
+            return plan(2).expected_cost(n)
+
+    verdicts = []
+    for seed in range(8):
+        x, y = (part.numpy() for part in Heavy().sample(800, 100 + seed))
+        verdicts += [marginal.verdict for marginal in audit(Heavy(), x, y, seed=seed).marginals]
+    assert sum(verdict.startswith("right") for verdict in verdicts) >= 15
+
+
+def test_a_single_point_is_told_from_a_cloud():
+    judged = audit(plan(2, shift=9.0), data(2)[0], np.full((500, 2), 3.0))
+    assert judged.marginals[1].verdict.startswith("wrong: the data is a single point")
+    json.dumps(judged.as_dict(), allow_nan=False)
+
+
+def test_far_from_the_origin_the_energy_distance_still_sees():
+    far = [x + 1e6 for x in data(2)]
+    units = Units((torch.full((2,), 1e6, dtype=torch.float64),) * 2, 1.0, dtype=torch.float64)
+    shrunk = PushforwardPlan(InDataUnits(Scaled(0.85), units), latents.normal(2), costs.euclidean)
+    judged = audit(shrunk, *far)
+    assert judged.marginals[0].at_noise_floor
+    assert judged.marginals[1].energy_distance.excess > 5

@@ -101,22 +101,73 @@ def test_a_higher_confidence_widens_the_interval():
     assert wide.lower < narrow.lower < narrow.upper < wide.upper
 
 
+def own_cost(a, b):
+    return (a - b).abs().sqrt().sum(1)
+
+
 def test_of_an_unknown_cost_only_the_samples_are_bounded():
-    x, y = problems.two_gaussians(5000).xs
-
-    def own(a, b):
-        return (a - b).abs().sqrt().sum(1)
-
-    small = certify(plan((x, y), own), x, y, rows=500)
-    assert small.target == "samples"
-    assert small.lower == pytest.approx(small.upper)
-    large = certify(plan((x, y), own), x, y)
-    assert large.target == "samples"
-    exact = emd(own, *(torch.from_numpy(part[:4096]) for part in (x, y)))
+    x, y = problems.two_gaussians(9000).xs
+    large = certify(plan((x, y), own_cost), x, y)
+    assert (large.target, large.rows, large.judges_plan) == ("samples", 9000, False)
+    exact = emd(own_cost, *(torch.from_numpy(part[:3000]) for part in (x, y)))
     assert large.lower < large.upper
     assert large.lower < 1.02 * exact
     assert large.upper > 0.98 * exact
     assert large.width < 0.2
+
+
+@pytest.mark.parametrize("sizes", [(100, 1500), (700, 700)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_between_few_rows_the_problem_of_the_samples_is_solved_exactly(sizes, weighted):
+    ot = pytest.importorskip("ot")
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(n, 2)) for n in sizes)
+    weights = [rng.uniform(size=n) if weighted else np.ones(n) for n in sizes]
+    found = certify(plan((x, y), own_cost), x, y, weights=weights if weighted else None)
+    matrix = np.sqrt(np.abs(x[:, None] - y[None])).sum(2)
+    truth = ot.emd2(*(w / w.sum() for w in weights), matrix)
+    assert (found.target, found.rows) == ("samples", min(sizes))
+    assert found.lower == pytest.approx(truth, rel=1e-5)
+    assert found.upper == pytest.approx(truth, rel=1e-5)
+
+
+def test_a_plan_is_not_called_wrong_by_the_optimum_of_a_few_samples():
+    problem = problems.two_gaussians(500)
+    found = certify(plan(problem.xs, lambda a, b: (a - b).square().sum(1)), *problem.xs)
+    assert not found.plan_is_wrong
+    assert "not judged" in found.verdict
+
+
+def test_a_plan_without_a_finite_cost_is_wrong():
+    class Broken(Shifted):
+        def expected_cost(self, n=1000):
+            return Estimate(math.nan, math.nan)
+
+    x, y = problems.two_gaussians(200).xs
+    found = certify(Broken(), x, y)
+    assert found.plan_is_wrong
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_a_stream_that_ends_is_not_read_twice():
+    class Finite(torch.utils.data.IterableDataset):
+        def __init__(self, rows):
+            self.rows = torch.from_numpy(rows)
+
+        def __iter__(self):
+            return iter(self.rows)
+
+    xs = problems.two_gaussians(300).xs
+    found = certify(plan(xs, costs.euclidean), *map(Finite, xs))
+    assert found.rows == 300
+    assert found.width > 0.02
+
+
+def test_inside_no_grad():
+    problem = problems.two_gaussians(2600)
+    with torch.no_grad():
+        found = certify(plan(problem.xs, costs.euclidean), *problem.xs)
+    assert found.lower > 4
 
 
 def test_the_bounds_of_samples_hold_for_those_samples():
@@ -211,3 +262,29 @@ def test_few_rows_give_a_wide_interval():
     found = certify(plan(problem.xs, costs.euclidean), *problem.xs)
     assert found.lower <= 5 <= found.upper
     assert found.width > 0.05
+
+
+def test_a_larger_data_set_is_used_to_the_full():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(60, 2)), rng.normal(size=(20_000, 2)) + 3
+    found = certify(plan((x, y), costs.euclidean), x, y)
+    assert "between 60 and 4096 rows" in found.method
+    assert found.lower <= 3 * 2**0.5 <= found.upper
+
+
+@pytest.mark.parametrize("cost", [costs.euclidean, costs.squared_euclidean])
+def test_data_without_any_spread(cost):
+    x = np.ones((200, 2))
+    found = certify(plan((x, 2 * x), cost), x, 2 * x)
+    truth = 2 if cost is costs.squared_euclidean else 2**0.5
+    assert found.lower == pytest.approx(truth, rel=1e-4)
+    assert found.upper == pytest.approx(truth)
+
+
+def test_pictures():
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(0, most, size=(300, 1, 4, 4), dtype=np.uint8) for most in (255, 200))
+    units = Units(tuple(torch.zeros(1, 4, 4) for _ in range(2)), 1.0)
+    generator = InDataUnits(torch.nn.Sequential(torch.nn.Unflatten(1, (1, 4, 4)), Same(2)), units)
+    found = certify(PushforwardPlan(generator, latents.normal(16), costs.squared_euclidean), x, y)
+    assert 0 < found.lower < found.upper

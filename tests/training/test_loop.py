@@ -298,7 +298,7 @@ def test_winding_down_runs_the_rest_of_the_schedule_in_fewer_steps():
         turn.advance()
         turn.update()
     training.step = 4
-    planned = player.optimizer.numbers(torch.arange(4.0, 21.0, 2.0, dtype=torch.float64), 20)[:, 0]
+    planned = 0.01 * Cosine()(torch.arange(4.0, 21.0, 2.0, dtype=torch.float64) / 20)
     training.wind_down("enough", 8)
     assert torch.allclose(turn._numbers()[:9, 0], planned)
     assert (training.steps, training.winding_down) == (12, "enough")

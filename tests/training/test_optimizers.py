@@ -17,7 +17,7 @@ def test_adam_is_torchs_adam():
     memory = rule.init(flat.vector)
     reference = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.5, 0.9))
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    numbers = rule.numbers(torch.arange(25, dtype=torch.float64), 25)
+    numbers = rule.numbers(torch.arange(25, dtype=torch.float64), torch.arange(25, dtype=torch.float64) / 25)
     for t in range(25):
         rule.move(flat.vector, flat.gradient(mine(x).square().mean()), memory, numbers[t])
         reference.zero_grad()
@@ -33,7 +33,7 @@ def test_optimism_turns_the_cycle_of_a_bilinear_game_into_convergence(rule, conv
     rule = rule(learning_rate=0.03, betas=(0.0, 0.9))
     players = torch.tensor([[1.0], [1.0]])
     memories = [rule.init(player) for player in players]
-    numbers = rule.numbers(torch.arange(1000.0), 1000)
+    numbers = rule.numbers(torch.arange(1000.0), torch.arange(1000.0) / 1000)
     for t in range(1000):
         x, y = players.clone()
         rule.move(players[0], y, memories[0], numbers[t])

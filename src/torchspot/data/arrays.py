@@ -112,6 +112,11 @@ class Rows:
         values = values.to(dtype) if values.is_floating_point() else values
         return Rows(values, name=self.name, scale=self.scale)
 
+    def shares(self) -> Float[np.ndarray, " rows"]:
+        """Of each row in the law, summing to 1."""
+        weights = np.ones(len(self)) if self._weights is None else self._weights
+        return weights / weights.sum()
+
     def counting_rows(self) -> Indices | None:
         """The rows with a weight above 0; None where all count alike."""
         return None if self._weights is None else np.flatnonzero(self._weights)

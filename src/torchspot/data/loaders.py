@@ -55,6 +55,16 @@ class IterableSampler:
         self._left = joined[size:]
         return joined[:size]
 
+    def once(self, most: int) -> Float[Tensor, "batch *shape"]:
+        """At most so many samples of what is left of one pass: no sample twice."""
+        parts, count = [self._left], len(self._left)
+        for batch in self._iterator:
+            if count >= most:
+                break
+            parts.append(_batch_rows(batch, self.name))
+            count += len(parts[-1])
+        return torch.cat(parts)[:most]
+
     def _next(self) -> Tensor:
         for _ in range(2):
             for batch in self._iterator:

@@ -45,7 +45,7 @@ class Run:
     @property
     def log_every(self) -> int:
         """At least 20 logs, at most 100 steps apart."""
-        return max(1, min(100, self.training.steps // 20))
+        return max(1, min(100, self.training.planned // 20))
 
     def go(self) -> None:
         """Trains to the end."""

@@ -1,6 +1,6 @@
 """Judges of plans. Solvers never import this."""
 
-__all__ = ["Audit", "Certificate", "MarginalAudit", "audit", "certify"]
+__all__ = ["Audit", "Certificate", "MarginalAudit", "TooFewRows", "audit", "certify"]
 
 from torchspot.evaluation.audit import Audit, MarginalAudit, audit
-from torchspot.evaluation.certificates import Certificate, certify
+from torchspot.evaluation.certificates import Certificate, TooFewRows, certify

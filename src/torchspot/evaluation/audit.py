@@ -1,11 +1,11 @@
 """Does a plan have the marginals it should? Each discrepancy stands beside what two samples of the data show."""
 
-__all__ = ["Audit", "MarginalAudit", "audit"]
+__all__ = ["Audit", "MarginalAudit", "audit", "audit_of", "finite"]
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations, permutations
 from typing import Any
 
@@ -21,9 +21,9 @@ from torchspot.discrepancies import (
     halves,
     mean_error,
     random_directions,
-    w2_along,
+    w2_of_columns,
 )
-from torchspot.evaluation.data import opened
+from torchspot.evaluation.data import Opened, opened
 from torchspot.exact import matched
 from torchspot.random import Key
 from torchspot.types import Estimate, Plan, Reading
@@ -77,8 +77,8 @@ class MarginalAudit:
     @property
     def off_by(self) -> float:
         """Sliced W2 with the noise taken off, over the deviation of the data."""
-        square = self.sliced_w2.value**2 - self.sliced_w2.floor**2
-        return math.sqrt(max(0.0, square)) / self.deviation if self.deviation > 0 else 0.0
+        apart = math.sqrt(max(0.0, self.sliced_w2.value**2 - self.sliced_w2.floor**2))
+        return apart / self.deviation if self.deviation > 0 else math.inf if apart else 0.0
 
     @property
     def verdict(self) -> str:
@@ -87,7 +87,12 @@ class MarginalAudit:
             return "right: not to be told from the data beyond noise"
         if self.off_by <= _CLOSE:
             return f"close: off by about {100 * self.off_by:.1f} % of the data's spread"
-        return f"wrong: off by about {100 * self.off_by:.0f} % of the data's spread{self._how()}"
+        share = (
+            f"about {100 * self.off_by:.0f} % of the data's spread"
+            if self.deviation > 0
+            else "much: data has no spread"
+        )
+        return f"wrong: off by {share}{self._how()}"
 
     def _how(self) -> str:
         said = []
@@ -111,7 +116,7 @@ class Audit:
             asdict(marginal) | {"ratio": marginal.ratio, "off_by": marginal.off_by, "verdict": marginal.verdict}
             for marginal in self.marginals
         ]
-        return {"cost": asdict(self.cost), "marginals": marginals}
+        return finite({"cost": asdict(self.cost), "marginals": marginals})
 
 
 def audit(plan: Plan, *sources: Any, weights: Sequence[Any] | None = None, seed: int = 0) -> Audit:
@@ -120,13 +125,29 @@ def audit(plan: Plan, *sources: Any, weights: Sequence[Any] | None = None, seed:
     The rows that `fit` held out are used where the source is the one it saw; all rows of another source; fresh draws
     of a stream.
     """
+    return audit_of(plan, opened(plan, sources, weights), seed)
+
+
+def audit_of(plan: Plan, data: Sequence[Opened], seed: int) -> Audit:
+    """The same of data that is open already."""
     marginals = []
-    for k, data in enumerate(opened(plan, sources, weights)):
-        real, held_out = data.unseen(_MOST, Key(seed, f"audit {k}"))
-        half = len(real) // 2
-        generated = plan.sample(half + min(half, _W1_MOST), seed)[k].double().cpu().flatten(1)
+    for k, one in enumerate(data):
+        real, held_out = one.unseen(_MOST, Key(seed, f"audit {k}"))
+        generated = plan.sample(len(real) + _W1_MOST, seed)[k].double().cpu().flatten(1)
         marginals.append(_judge(generated, real.flatten(1), held_out, seed))
     return Audit(plan.expected_cost(), tuple(marginals))
+
+
+def finite(numbers: Any) -> Any:
+    """The same with None for numbers that JSON does not have."""
+    match numbers:
+        case dict():
+            return {name: finite(value) for name, value in numbers.items()}
+        case list() | tuple():
+            return [finite(value) for value in numbers]
+        case float() if not math.isfinite(numbers):
+            return None
+    return numbers
 
 
 def _judge(generated: Points, data: Points, held_out: bool, seed: int) -> MarginalAudit:
@@ -134,10 +155,10 @@ def _judge(generated: Points, data: Points, held_out: bool, seed: int) -> Margin
     half = len(data) // 2
     plan, few = generated[:half], min(half, _ENERGY_MOST)
     directions = random_directions(data.shape[1], _PROJECTIONS, seed).to(data)
-    equal = list(halves(data, _REPEATS, seed))
 
     def reading(discrepancy: Callable[[Points, Points], float]) -> Reading:
-        return Reading.beside(discrepancy(plan, data[:half]), [discrepancy(*pair) for pair in equal])
+        equal = [discrepancy(*pair) for pair in halves(data, _REPEATS, seed)]
+        return Reading.beside(discrepancy(plan, data[:half]), equal)
 
     deviation = float(data.var(0).mean().sqrt())
     return MarginalAudit(
@@ -146,13 +167,24 @@ def _judge(generated: Points, data: Points, held_out: bool, seed: int) -> Margin
         energy_distance=Reading.beside(
             energy_distance(plan[:few], data[:few]), energy_of_halves(data[: 2 * few], _ENERGY_REPEATS, seed)
         ),
-        sliced_w2=reading(lambda x, y: float(w2_along(x, y, directions))),
+        sliced_w2=_sliced(generated[: 2 * half] @ directions, data @ directions, seed),
         mean_error=reading(mean_error),
         covariance_error=reading(lambda x, y: covariance_error(*(_thin(part, directions) for part in (x, y)))),
         w1_estimate=_w1(generated, data),
         deviation=deviation,
         spread_ratio=float(plan.var(0).mean().sqrt()) / deviation if deviation > 0 else math.inf,
     )
+
+
+def _sliced(generated: Points, data: Points, seed: int) -> Reading:
+    """Of coordinates along directions. The noise is the larger of the data's and the plan's own.
+
+    A few far samples rule W2 of heavy tails, and the data alone may not show how often the plan draws such.
+    """
+    floor, own = ([float(w2_of_columns(*pair)) for pair in halves(x, _REPEATS, seed)] for x in (data, generated))
+    half = len(data) // 2
+    seen = Reading.beside(float(w2_of_columns(generated[:half], data[:half])), floor)
+    return replace(seen, spread=max(seen.spread, statistics.stdev(own)))
 
 
 def _thin(x: Points, directions: Float[Tensor, "dim directions"]) -> Points:

@@ -1,6 +1,6 @@
 """Upper bounds of transport: what it costs to couple blocks of the data, on average no less than to couple the laws."""
 
-__all__ = ["Upper", "coupled_blocks", "rounded_blocks", "rounded_to"]
+__all__ = ["Upper", "blocks", "coupled_blocks", "rounded_blocks", "rounded_to"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -32,24 +32,25 @@ class Upper:
 
 
 def coupled_blocks(cost: Cost, xs: Samples, *, risk: float, progress: Callable[[float], None]) -> Upper:
-    """Exact transport between disjoint blocks of two samples.
+    """Exact transport between disjoint blocks of two samples; blocks of the larger sample may have more rows.
 
     With five blocks or more the bound is Student's; with fewer it comes from the potentials f and g of each:
     mean + z √((Var f + Var g) / n).
     """
-    rows = min(map(len, xs))
-    size, most = _sizes(xs, rows)
-    count = min(rows // size, most)
+    size, count = _sizes(xs)
+    least = min(map(len, xs))
+    sizes = [size if len(x) == least else max(size, min(len(x) // count, _LARGE_BLOCK)) for x in xs]
     couplings = []
     for k in range(count):
-        couplings.append(couple(cost, *(x[k * size : (k + 1) * size] for x in xs)))
+        block = (x[k * rows : (k + 1) * rows] for x, rows in zip(xs, sizes, strict=True))
+        couplings.append(couple(cost, *block))
         progress((k + 1) / count)
-    words = f"exact transport between {_blocks(count, size)}"
+    words = f"exact transport between {blocks(count, *sizes)}"
     if count >= _FEW:
         return _student([c.cost for c in couplings], risk, words)
     mean = math.fsum(c.cost for c in couplings) / count
-    variance = math.fsum(float(c.f.var() + c.g.var()) for c in couplings) / count
-    return Upper(mean, mean + float(stats.norm.isf(risk)) * math.sqrt(variance / (count * size)), words)
+    variance = math.fsum(float(c.f.var()) / sizes[0] + float(c.g.var()) / sizes[1] for c in couplings) / count**2
+    return Upper(mean, mean + float(stats.norm.isf(risk)) * math.sqrt(variance), words)
 
 
 def rounded_blocks(
@@ -70,7 +71,7 @@ def rounded_blocks(
         better = matched(cost, tuples, assign=by_pot) if len(xs) > 2 else tuples
         improved.append(min(rounded[-1], _mean_cost(cost, better)))
         progress((k + 1) / count)
-    words = f"couplings of {_blocks(count, size)}, from the plan"
+    words = f"couplings of {blocks(count, size)}, from the plan"
     return _student(rounded, risk, words), _student(improved, risk, words)
 
 
@@ -80,12 +81,13 @@ def rounded_to(generated: Samples, data: Samples) -> Samples:
     return tuple(x[by_pot(cost_matrix(squared_euclidean, g.to(x), x))] for g, x in pairs)
 
 
-def _sizes(xs: Samples, rows: int) -> tuple[int, int]:
-    """Rows of a block, and the most blocks: larger and fewer in high dimension, where small blocks cost too much."""
+def _sizes(xs: Samples) -> tuple[int, int]:
+    """Rows of a block of the smaller data set, and how many blocks: larger and fewer ones in high dimension."""
+    rows = min(map(len, xs))
     low = max(x[0].numel() for x in xs) <= _LOW_DIM
     size = _BLOCK if low else _LARGE_BLOCK
-    most = np.iinfo(np.int64).max if low else _MOST_LARGE_BLOCKS
-    return (size if rows >= _FEW * size else min(rows, _LARGE_BLOCK)), int(most)
+    size = size if rows >= _FEW * size else min(rows, _LARGE_BLOCK)
+    return size, rows // size if low else min(rows // size, _MOST_LARGE_BLOCKS)
 
 
 def _student(values: Sequence[float], risk: float, words: str) -> Upper:
@@ -101,5 +103,7 @@ def _mean_cost(cost: Cost, xs: Samples) -> float:
     return float(values.double().mean())
 
 
-def _blocks(count: int, size: int) -> str:
-    return f"{count} blocks of {size} rows" if count > 1 else f"{size} rows"
+def blocks(count: int, *sizes: int) -> str:
+    """In words: how many, of how many rows."""
+    rows = f"{sizes[0]} rows" if len(set(sizes)) == 1 else f"{' and '.join(map(str, sizes))} rows"
+    return f"{count} blocks of {rows}" if count > 1 else rows

@@ -1,6 +1,6 @@
 """How wrong can the number be? An interval for the optimal cost that holds however good or bad the plan is."""
 
-__all__ = ["Certificate", "certify"]
+__all__ = ["Certificate", "TooFewRows", "certify"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,22 +13,29 @@ from torch import Tensor
 
 from torchspot import costs
 from torchspot.errors import InvalidArgument
-from torchspot.evaluation.audit import audit
+from torchspot.evaluation.audit import audit_of, finite
 from torchspot.evaluation.blocks import Upper, coupled_blocks, rounded_blocks
 from torchspot.evaluation.data import Opened, opened
 from torchspot.evaluation.potentials import Potentials, fit_potentials
-from torchspot.evaluation.samples import sample_bounds
+from torchspot.evaluation.samples import SampleBounds, exact_between, sample_bounds
 from torchspot.exact import require_pot
 from torchspot.random import Key
-from torchspot.types import Estimate, Plan, Samples
+from torchspot.types import Cost, Estimate, Plan, Samples
 
-_ROWS = 100_000
+_ROWS, _NUMBERS = 100_000, 1 << 27
+"""At most so many rows of a data set, and so many numbers in them, are used."""
 _FITTED, _FITTED_MOST = 0.4, 30_000
 _CHOSEN, _CHOSEN_MOST = 0.1, 4096
 _FEWEST = 20
+_EXACT = 4096
+"""Rows of each data set between which transport is computed exactly under any cost."""
 
 Progress = Callable[[str, float], None]
 """What is being done, and how much of it is done, from 0 to 1."""
+
+
+class TooFewRows(InvalidArgument):
+    """There is too little data to say anything."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Certificate:
     """How far above optimal the rounded plan may be: an upper bound of its cost, minus `lower`."""
     rows: int
     """Of each data set, that were used."""
+    judges_plan: bool = True
+    """Whether the plan can be judged by the interval: not where the samples' own problem is all that was bounded."""
     lower_for_any_law: float | None = None
     """A lower bound that needs no limit of many rows and nothing of the laws; for metric costs, else None."""
 
@@ -67,6 +76,10 @@ class Certificate:
     @property
     def verdict(self) -> str:
         """What the interval says about the plan, in words."""
+        if not math.isfinite(self.plan_cost.value):
+            return "the plan is wrong: its cost is not a finite number"
+        if not self.judges_plan:
+            return "the plan is not judged: of this cost only the optimum between the samples themselves is bounded"
         slack = float(stats.norm.isf((1 - self.confidence) / 2)) * self.plan_cost.monte_carlo_error
         if self.plan_cost.value + slack < self.lower:
             return "the plan is wrong: it costs less than any true plan can, so its marginals are off (see the audit)"
@@ -81,8 +94,7 @@ class Certificate:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and words, for JSON; None for a bound that is not known."""
-        numbers = asdict(self) | {"width": self.width, "verdict": self.verdict}
-        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in numbers.items()}
+        return finite(asdict(self) | {"width": self.width, "verdict": self.verdict})
 
 
 def certify(
@@ -99,6 +111,9 @@ def certify(
     Above: exact transport between disjoint blocks of the data. Below: potentials fitted to one part of the data,
     chosen by a second, and evaluated on a third. docs/certificates.md has the proofs.
 
+    The rows of one data set must not depend on those of another: for tables in which row k of both is the same unit,
+    shuffle one and take halves that share no unit.
+
     For a cost that is not known to be a metric or a squared distance, and for weighted rows, only the problem between
     the samples themselves is bounded; `target` says so.
 
@@ -107,7 +122,7 @@ def certify(
         sources: the data, in the order of the plan's marginals.
         confidence: of the interval, half of the risk on either side.
         weights: for each source, one number a row, or None.
-        rows: at most so many rows of each data set are used, drawn at random.
+        rows: at most so many rows of each data set are used, drawn at random; fewer of large pictures.
         seed: of everything random.
         progress: called with what is being done and the share of it that is done.
     """
@@ -117,11 +132,10 @@ def certify(
     data = opened(plan, sources, weights)
     xs = _drawn(plan, data, rows, seed)
     if min(map(len, xs)) < _FEWEST:
-        raise InvalidArgument(
-            f"a certificate needs at least {_FEWEST} rows of each data set, and got {list(map(len, xs))}."
-        )
+        raise TooFewRows(f"a certificate needs at least {_FEWEST} rows of each data set, and got {list(map(len, xs))}.")
     risk = (1 - confidence) / 2
-    rounded, upper, lower = _bounds(plan, xs, risk, seed, progress)
+    with torch.enable_grad():
+        rounded, upper, lower = _bounds(plan, data, xs, risk, seed, progress)
     progress("the plan itself", 0.0)
     return Certificate(
         lower=min(lower.value, upper.bound),
@@ -130,10 +144,11 @@ def certify(
         method=f"upper: {upper.words}; lower: {lower.words}",
         confidence=confidence,
         plan_cost=plan.expected_cost(),
-        objective=_objective(plan, sources, weights, seed),
+        objective=_objective(plan, data, seed),
         rounded_cost=rounded.mean,
         gap=rounded.bound - min(lower.value, upper.bound),
-        rows=min(map(len, xs)),
+        rows=lower.rows or min(map(len, xs)),
+        judges_plan=not lower.of_samples,
         lower_for_any_law=lower.for_any_law,
     )
 
@@ -143,17 +158,21 @@ class _Lower(NamedTuple):
     words: str
     of_samples: bool = False
     for_any_law: float | None = None
+    rows: int | None = None
 
 
 def _drawn(plan: Plan, data: Sequence[Opened], rows: int, seed: int) -> Samples:
     """Rows of each data set; in the plan's own precision and place where the cost is the user's own."""
-    xs = tuple(one.all(rows, Key(seed, f"certificate {k}")) for k, one in enumerate(data))
+    most = [max(_FEWEST, min(rows, _NUMBERS // math.prod(one.sampler.shape))) for one in data]
+    xs = tuple(one.all(n, Key(seed, f"certificate {k}")) for k, (one, n) in enumerate(zip(data, most, strict=True)))
     if costs.to_spec(plan.cost) is not None:
         return xs
     return tuple(x.to(like) for x, like in zip(xs, plan.sample(1, 0), strict=True))
 
 
-def _bounds(plan: Plan, xs: Samples, risk: float, seed: int, progress: Progress) -> tuple[Upper, Upper, _Lower]:
+def _bounds(
+    plan: Plan, data: Sequence[Opened], xs: Samples, risk: float, seed: int, progress: Progress
+) -> tuple[Upper, Upper, _Lower]:
     """The cost of the rounded plan, the upper bound and the lower bound."""
     fit, choose, judge = _parts(xs)
     progress("lower bound", 0.0)
@@ -163,14 +182,27 @@ def _bounds(plan: Plan, xs: Samples, risk: float, seed: int, progress: Progress)
         progress("upper bound", share)
 
     rounded, improved = rounded_blocks(plan.cost, plan, xs, risk=risk, progress=above, seed=seed)
-    if found is None and len(xs) == 2:
-        bounds = sample_bounds(plan.cost, xs[0], xs[1], risk=risk)
-        return rounded, bounds.upper, _Lower(bounds.lower, bounds.words, of_samples=True)
+    if found is None and len(xs) == 2 and (between := _between_samples(plan.cost, data, xs, risk)) is not None:
+        return rounded, between.upper, _Lower(between.lower, between.words, of_samples=True, rows=between.rows)
     upper = coupled_blocks(plan.cost, xs, risk=risk, progress=above) if len(xs) == 2 else improved
     if found is None:
         return rounded, upper, _Lower(-math.inf, "none is known for this cost", of_samples=True)
     surely = max(0.0, _surely_below(found, fit, judge, risk)) if found.opposite else None
     return rounded, upper, _Lower(max(0.0, _below(found, judge, risk)), found.name, for_any_law=surely)  # costs are ≥ 0
+
+
+def _between_samples(cost: Cost, data: Sequence[Opened], xs: Samples, risk: float) -> SampleBounds | None:
+    """Of any cost, the problem between the rows: exactly if they are few, by bounds if they are many.
+
+    None for many weighted rows: draws of them are not the law, and the law is too large.
+    """
+    first, second = (one.law(_EXACT**2) for one in data)
+    if first is not None and second is not None and len(first[0]) * len(second[0]) <= _EXACT**2:
+        (x, a), (y, b) = first, second
+        return exact_between(cost, x.to(xs[0]), y.to(xs[1]), (a, b))
+    if any(one.weighted for one in data):
+        return None
+    return sample_bounds(cost, xs[0], xs[1], risk=risk)
 
 
 def _parts(xs: Samples) -> tuple[Samples, Samples, Samples]:
@@ -211,10 +243,10 @@ def _surely_below(potentials: Potentials, fit: Samples, judge: Samples, risk: fl
     return total
 
 
-def _objective(plan: Plan, sources: Sequence[Any], weights: Sequence[Any] | None, seed: int) -> float | None:
+def _objective(plan: Plan, data: Sequence[Opened], seed: int) -> float | None:
     eta = getattr(plan, "facts", {}).get("eta")
     if not eta:
         return None
-    judged = audit(plan, *sources, weights=weights, seed=seed)
+    judged = audit_of(plan, data, seed)
     gaps = (max(0.0, marginal.w1_estimate.value) for marginal in judged.marginals)
     return judged.cost.value + math.fsum(e * gap for e, gap in zip(eta, gaps, strict=True))

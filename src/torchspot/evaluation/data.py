@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import HeldOut, Rows
+from torchspot.data.loaders import IterableSampler
 from torchspot.data.sources import as_sampler
 from torchspot.errors import InvalidArgument
 from torchspot.random import Key, generator
@@ -31,10 +33,12 @@ class Opened:
     def unseen(self, most: int, key: Key) -> tuple[Float[Tensor, "batch *shape"], bool]:
         """Data in random order, and whether training never saw it.
 
-        The rows that `fit` held out where the source is the one it saw; else all rows; fresh draws of a stream.
+        The rows that `fit` held out where the source is the one it saw; else all rows; fresh draws of a stream, which
+        may be fewer if it ends.
         """
         if not isinstance(self.sampler, Rows):
-            return self._fresh(most, key), True
+            fresh = self._fresh(most, key)
+            return fresh, len(fresh) == most
         known = self.held_out
         same = known is not None and len(known.rows) > 0 and known.fingerprint == self.sampler.fingerprint()
         rows = known.rows if same and known is not None else _NO_ROWS
@@ -46,7 +50,17 @@ class Opened:
             return self.sampler.chosen(_NO_ROWS, most, generator(key))
         return self._fresh(most, key)
 
+    def law(self, most: int) -> tuple[Float[Tensor, "batch *shape"], Float[np.ndarray, " batch"]] | None:
+        """All rows and their shares, if there are at most so many; None for others and for streams."""
+        if not isinstance(self.sampler, Rows) or len(self.sampler) > most:
+            return None
+        rows = np.arange(len(self.sampler))
+        return self.sampler.take(rows).double().cpu(), self.sampler.shares()
+
     def _fresh(self, most: int, key: Key) -> Float[Tensor, "batch *shape"]:
+        if isinstance(self.sampler, IterableSampler):
+            rows = self.sampler.once(most).double().cpu()
+            return rows[torch.randperm(len(rows), generator=generator(key))]
         return self.sampler.draw(most, generator(key, self.sampler.device)).double().cpu()
 
 

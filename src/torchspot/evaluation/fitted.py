@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import Rows
+from torchspot.evaluation.gaussian import covariance, optimal_map
 from torchspot.networks.cones import Cones
 from torchspot.networks.convex import InverseMap, StronglyConvex
 from torchspot.networks.critics import Critics
@@ -166,14 +167,6 @@ def _trained(
 
 
 def _gaussian_map(x: Points, y: Points) -> Float[Tensor, "dim dim"]:
-    """T with T Cov(x) T = Cov(y), symmetric: optimal between Gaussians; its eigenvalues kept within [.01, 100]."""
-    a, b = (torch.cov(part.mT).reshape(part.shape[1], -1) + 1e-6 * torch.eye(part.shape[1]).double() for part in (x, y))
-    root, back = _power(a, 0.5), _power(a, -0.5)
-    start = back @ _power(root @ b @ root, 0.5) @ back
-    values, vectors = torch.linalg.eigh((start + start.mT) / 2)
+    """Optimal between Gaussians of the same covariances; eigenvalues kept within [.01, 100]."""
+    values, vectors = torch.linalg.eigh(optimal_map(covariance(x), covariance(y)))
     return (vectors * values.clamp(0.01, 100)) @ vectors.mT
-
-
-def _power(matrix: Tensor, exponent: float) -> Tensor:
-    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
-    return (vectors * values.clamp(min=1e-12) ** exponent) @ vectors.mT

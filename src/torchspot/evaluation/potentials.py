@@ -19,6 +19,7 @@ from torchspot import costs
 from torchspot.costs.multimarginal import SumOverPairs
 from torchspot.costs.pointwise import PNorm, SquaredEuclidean
 from torchspot.evaluation.fitted import learned_cones, orthogonal_network, strongly_convex_network
+from torchspot.evaluation.gaussian import barycentric_maps, covariance
 from torchspot.exact import Coupling, by_pot, cost_matrix, couple, matched
 from torchspot.types import Cost, Samples, Values
 
@@ -28,6 +29,8 @@ Pair = tuple[Values, Values]
 _NEIGHBOURS_LOW, _NEIGHBOURS_HIGH, _LOW_DIM = 4096, 2048, 4
 _CHUNK = 1 << 22
 _ENOUGH_TO_TRAIN = 1000
+_DENSE_DIM = 512
+"""Up to this dimension whole matrices (covariances and the like) are used."""
 _ENOUGH, _NEAR, _NEAR_OF_MANY = 1024, 0.003, 0.02
 """The search ends within so much (two marginals; more) of what so many rows allow."""
 _CONVEXITIES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
@@ -60,7 +63,10 @@ def fit_potentials(cost: Cost, fit: Samples, choose: Samples, *, seed: int = 0) 
     found: list[tuple[float, Potentials]] = []
     ceiling = math.inf
     for candidate in _candidates(cost, fit, choose, seed):
-        found.append((candidate.mean(choose), candidate))
+        mean = candidate.mean(choose)
+        if not math.isfinite(mean):
+            continue
+        found.append((mean, candidate))
         ceiling = _ceiling(cost, few) if ceiling == math.inf else ceiling
         if candidate.mean(few) > ceiling - (_NEAR if len(fit) == 2 else _NEAR_OF_MANY) * abs(ceiling):
             break
@@ -84,7 +90,7 @@ def _ceiling(cost: Cost, few: Samples) -> float:
 
 def _candidates(cost: Cost, fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
     """From the cheapest to the dearest."""
-    embed = costs.squared_embedding(cost)
+    embed = _features(cost)
     if isinstance(cost, SumOverPairs):
         yield from _of_pairs(cost.pair, fit, choose, seed)
     elif costs.is_metric(cost):
@@ -95,8 +101,8 @@ def _candidates(cost: Cost, fit: Samples, choose: Samples, seed: int) -> Iterato
 
 def _of_pairs(pair: Cost, fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
     """Σ_{i<j} c(x_i, x_j): sums of potentials of the pairs; for squared distances quadratic ones of all together."""
-    embed = costs.squared_embedding(pair)
-    if embed is not None:
+    embed = _features(pair)
+    if embed is not None and embed(fit[0][:1]).shape[1] <= _DENSE_DIM:
         yield quadratic(embed, fit)
     places = list(combinations(range(len(fit)), 2))
     found = [fit_potentials(pair, (fit[i], fit[j]), (choose[i], choose[j]), seed=seed) for i, j in places]
@@ -116,17 +122,27 @@ def _of_metric(cost: Cost, fit: Samples, seed: int) -> Iterator[Potentials]:
 
 
 def _of_squares(embed: Callable[[Tensor], Points], fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
-    yield quadratic(embed, fit)
-    features, judges = (tuple(embed(x).double() for x in xs) for xs in (fit, choose))
-    if features[0].shape[1] <= _LOW_DIM:
+    features, judges = (tuple(map(embed, xs)) for xs in (fit, choose))
+    dim = features[0].shape[1]
+    yield (
+        quadratic(embed, fit) if dim <= _DENSE_DIM else _from_distance(linear(costs.euclidean, features), judges, embed)
+    )
+    if dim <= _LOW_DIM:
         yield from (_embedded(one, embed) for one in _interpolated(features))
     if not _enough(fit):
         return
-    if features[0].shape[1] > _LOW_DIM:
-        ways = (_cones(costs.euclidean, features, seed), _swapped(_cones(costs.euclidean, features[::-1], seed)))
-        yield from (_embedded(_squared(one, one.mean(judges)), embed) for one in ways)
-    yield _embedded(_convex_network(features, seed), embed)
-    yield _embedded(_swapped(_convex_network(features[::-1], seed)), embed)
+    if dim > _LOW_DIM:
+        yield _from_distance(_cones(costs.euclidean, features, seed), judges, embed)
+        yield _from_distance(_swapped(_cones(costs.euclidean, features[::-1], seed)), judges, embed)
+    if dim <= _DENSE_DIM:
+        yield _embedded(_convex_network(features, seed), embed)
+        yield _embedded(_swapped(_convex_network(features[::-1], seed)), embed)
+
+
+def _features(cost: Cost) -> Callable[[Tensor], Points] | None:
+    """The embedding in which the cost is a squared distance, brought to the host in float64."""
+    embed = costs.squared_embedding(cost)
+    return None if embed is None else lambda x: embed(x).detach().double().cpu()
 
 
 def _enough(xs: Samples) -> bool:
@@ -144,7 +160,7 @@ def linear(norm: Cost, xs: Samples) -> Potentials:
 
     def values(points: Samples) -> tuple[Values, ...]:
         x, y = points
-        return x.flatten(1) @ a[0], -(y.flatten(1) @ a[0])
+        return x.flatten(1).double() @ a[0], -(y.flatten(1).double() @ a[0])
 
     return Potentials("the difference of the means", values, opposite=True)
 
@@ -180,15 +196,18 @@ def _network(norm: PNorm, xs: Samples, seed: int) -> Potentials:
     return Potentials("an orthogonal network", lambda p: (kappa * u(p[0]), -kappa * u(p[1])), opposite=True)
 
 
-def _squared(of_distance: Potentials, t: float) -> Potentials:
-    """‖x − y‖² ≥ 2t‖x − y‖ − t² ≥ 2t (u(x) + v(y)) − t²: from potentials of the distance to those of its square."""
-    t = max(t, 0.0)
+def _from_distance(of_distance: Potentials, judges: Samples, embed: Callable[[Tensor], Points]) -> Potentials:
+    """From potentials of the distance to those of its square: ‖x − y‖² ≥ 2t‖x − y‖ − t² ≥ 2t (u(x) + v(y)) − t².
+
+    The best t is the distance itself, here as the judging part shows it.
+    """
+    t = max(of_distance.mean(judges), 0.0)
 
     def values(points: Samples) -> tuple[Values, ...]:
         u, v = of_distance.values(points)
         return 2 * t * u - t * t, 2 * t * v
 
-    return Potentials(f"the square of a bound of the distance ({of_distance.name})", values)
+    return _embedded(Potentials(f"the square of a bound of the distance ({of_distance.name})", values), embed)
 
 
 def quadratic(embed: Callable[[Tensor], Points], xs: Samples) -> Potentials:
@@ -203,15 +222,14 @@ def quadratic(embed: Callable[[Tensor], Points], xs: Samples) -> Potentials:
     for the L2 Wasserstein metric between measures on Euclidean and Hilbert spaces", M. Gelbrich, 1990.
     """
     m = len(xs)
-    features = [embed(x).double() for x in xs]
+    features = list(map(embed, xs))
     means = torch.stack([x.mean(0) for x in features])
-    maps = _barycentric_maps([_covariance(x) for x in features])
-    inverses = [torch.linalg.inv(t) for t in maps]
+    inverses = [torch.linalg.inv(t) for t in barycentric_maps([covariance(x) for x in features])]
     apart = sum(float((a - b).square().sum()) for a, b in combinations(means, 2)) / m
     centre = means.mean(0)
 
     def values(points: Samples) -> tuple[Values, ...]:
-        us = [embed(x).double() - mean for x, mean in zip(points, means, strict=True)]
+        us = [embed(x) - mean for x, mean in zip(points, means, strict=True)]
         return tuple(
             apart + 2 * m * u @ (mean - centre) + m * (u.square().sum(1) - ((u @ inverse) * u).sum(1))
             for u, mean, inverse in zip(us, means, inverses, strict=True)
@@ -301,7 +319,7 @@ class Standardised:
 
 
 def _embedded(inside: Potentials, embed: Callable[[Tensor], Points]) -> Potentials:
-    return Potentials(inside.name, lambda points: inside.values(tuple(embed(x).double() for x in points)))
+    return Potentials(inside.name, lambda points: inside.values(tuple(map(embed, points))))
 
 
 def _swapped(inside: Potentials) -> Potentials:
@@ -327,31 +345,3 @@ def _some(xs: Samples) -> Samples:
     most = _NEIGHBOURS_LOW if xs[0][0].numel() <= _LOW_DIM else _NEIGHBOURS_HIGH
     size = min(most, *(len(x) for x in xs))
     return tuple(x[:size] for x in xs)
-
-
-def _covariance(x: Points) -> Float[Tensor, "dim dim"]:
-    """Of the samples, with a little added so that it can be inverted."""
-    centred = x - x.mean(0)
-    covariance = centred.mT @ centred / len(x)
-    return covariance + (1e-6 * covariance.trace() / len(covariance) + 1e-300) * torch.eye(len(covariance)).double()
-
-
-def _barycentric_maps(covariances: Sequence[Tensor], iterations: int = 100) -> list[Tensor]:
-    """T_i = S^−½ (S^½ Σ_i S^½)^½ S^−½ for the S with Σ_i T_i = m I, made to hold exactly at the end."""
-    m = len(covariances)
-    s = sum(covariances, torch.zeros_like(covariances[0])) / m
-    for _ in range(iterations):
-        root = _root(s)
-        back = torch.linalg.inv(root)
-        mean = sum((_root(root @ c @ root) for c in covariances), torch.zeros_like(s)) / m
-        s = back @ mean @ mean @ back
-    root = _root(s)
-    back = torch.linalg.inv(root)
-    maps = [back @ _root(root @ c @ root) @ back for c in covariances]
-    largest = torch.linalg.eigvalsh(sum(maps, torch.zeros_like(s)) / m).max()
-    return [t / largest for t in maps]  # so that Σ T_i ≤ m I, which is all that the bound needs
-
-
-def _root(matrix: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
-    return (vectors * values.clamp(min=0).sqrt()) @ vectors.mT

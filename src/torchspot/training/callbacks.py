@@ -211,10 +211,11 @@ class StopAtNoiseFloor:
         changes = []
         for k, (marginal, steepness) in enumerate(zip(judged.marginals, self._run.lipschitz, strict=True)):
             off = marginal.w1_estimate
-            too_far = off.excess > _SURE and off.value * steepness > self.share * abs(judged.cost.value)
+            cost = abs(judged.cost.value)
+            too_far = off.excess > _SURE and off.value * steepness > self.share * cost
             if too_far and self._run.doublings[k] < self.doublings:
                 eta = self._run.double(k)
-                why = f"off by {off.value * steepness / abs(judged.cost.value):.1%} of the cost"
+                why = f"off by {off.value * steepness / cost:.1%} of the cost" if cost > 0 else "off, at a cost of 0"
                 changes.append({"marginal": k + 1, "eta": eta, "why": why})
         return changes
 

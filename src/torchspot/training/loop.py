@@ -38,10 +38,16 @@ class Training:
         self.stop_reason = reason
 
     def wind_down(self, reason: str, steps: int) -> None:
-        """Asks for an end in so many steps, in which learning rates go down as they would have in all that was left."""
-        if self.winding_down is not None or self.step + steps >= self.steps:
+        """Asks for an end in so many steps, in which learning rates go down as they would have in all that was left.
+
+        A run that would end before that anyway goes on as it is.
+        """
+        if self.winding_down is not None:
             return
-        self.winding_down, self.steps = reason, self.step + steps
+        self.winding_down = reason
+        if self.step + steps >= self.steps:
+            return
+        self.steps = self.step + steps
         for turn in self.turns:
             turn.wind_down(sum(map(turn.player.repeats, range(self.step, self.steps))))
 

@@ -47,8 +47,8 @@ class Optimizer(Protocol):
     def init(self, vector: Vector) -> dict[str, Tensor]:
         """What the rule remembers, at the start."""
 
-    def numbers(self, t: Float[Tensor, " steps"], total: int) -> Float[Tensor, "steps numbers"]:
-        """What the rule needs to know about steps t = 0, 1, … of `total`: rates and the like."""
+    def numbers(self, t: Float[Tensor, " steps"], progress: Float[Tensor, " steps"]) -> Float[Tensor, "steps numbers"]:
+        """What the rule needs to know about steps t = 0, 1, …, with so much of the run done: rates and the like."""
 
     def move(self, vector: Vector, gradient: Vector, memory: dict[str, Tensor], numbers: Float[Tensor, " n"]) -> None:
         """One step, in place, with the numbers of this step."""
@@ -72,8 +72,8 @@ class Adam:
     def init(self, vector: Vector) -> dict[str, Tensor]:
         return {"mean": torch.zeros_like(vector), "square": torch.zeros_like(vector)}
 
-    def numbers(self, t: Float[Tensor, " steps"], total: int) -> Float[Tensor, "steps numbers"]:
-        return _adam_numbers(self.learning_rate * self.schedule(t / total), t, self.betas)
+    def numbers(self, t: Float[Tensor, " steps"], progress: Float[Tensor, " steps"]) -> Float[Tensor, "steps numbers"]:
+        return _adam_numbers(self.learning_rate * self.schedule(progress), t, self.betas)
 
     def move(self, vector: Vector, gradient: Vector, memory: dict[str, Tensor], numbers: Float[Tensor, " n"]) -> None:
         rate, first, second = numbers.unbind()
@@ -99,8 +99,8 @@ class OptimisticAdam:
     def init(self, vector: Vector) -> dict[str, Tensor]:
         return {name: torch.zeros_like(vector) for name in ("mean", "square", "previous")}
 
-    def numbers(self, t: Float[Tensor, " steps"], total: int) -> Float[Tensor, "steps numbers"]:
-        return _adam_numbers(self.learning_rate * self.schedule(t / total), t, self.betas)
+    def numbers(self, t: Float[Tensor, " steps"], progress: Float[Tensor, " steps"]) -> Float[Tensor, "steps numbers"]:
+        return _adam_numbers(self.learning_rate * self.schedule(progress), t, self.betas)
 
     def move(self, vector: Vector, gradient: Vector, memory: dict[str, Tensor], numbers: Float[Tensor, " n"]) -> None:
         rate, first, second = numbers.unbind()

@@ -246,7 +246,6 @@ class Turn:
         """What the optimiser needs to know about the next steps, and in the last column the weight of the average."""
         t = torch.arange(self.count, self.count + _BLOCK, dtype=torch.float64)
         weights = torch.zeros_like(t) if self.average is None else self.average.weights(t)
-        if self._winding is not None:
-            start, steps = self._winding
-            t = start + (t - start) * ((self.total - start) / steps)
-        return torch.cat((self.player.optimizer.numbers(t, self.total), weights[:, None]), dim=1)
+        start, steps = self._winding or (0, self.total)
+        progress = (start + (t - start) * ((self.total - start) / steps)) / self.total
+        return torch.cat((self.player.optimizer.numbers(t, progress), weights[:, None]), dim=1)

@@ -1,0 +1,68 @@
+"""Optimal maps between covariances: what transport does to laws that are known by two moments only."""
+
+__all__ = ["barycentric_maps", "covariance", "optimal_map"]
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Matrix = Float[Tensor, "dim dim"]
+
+_ITERATIONS, _CONVERGED = 100, 1e-10
+_FLOOR, _NOTHING = 1e-6, 1e-12
+
+
+def covariance(x: Float[Tensor, "batch dim"]) -> Matrix:
+    """Of the samples, with a little added so that it can be inverted."""
+    centred = x - x.mean(0)
+    plain = centred.mT @ centred / len(x)
+    little = _FLOOR * float(plain.trace()) / len(plain) or _NOTHING
+    return plain + little * torch.eye(len(plain), dtype=x.dtype)
+
+
+def optimal_map(a: Matrix, b: Matrix) -> Matrix:
+    """T = A^−½ (A^½ B A^½)^½ A^−½, the symmetric matrix with T A T = B."""
+    root = _root(a)
+    back = torch.linalg.inv(root)
+    return _symmetric(back @ _root(root @ b @ root) @ back)
+
+
+def barycentric_maps(covariances: Sequence[Matrix]) -> list[Matrix]:
+    """The maps T_i from the barycenter S of the covariances to each, Σ_i T_i ≤ m I.
+
+    Two: T_1⁻¹ = (I + T) / 2 with T the map from the first to the second, and T_2⁻¹ = (I + T⁻¹) / 2. More: S by the
+    fixed point S ← S^−½ ((1/m) Σ_i (S^½ Σ_i S^½)^½)² S^−½. In the end all are divided by what they exceed m I by, as
+    the inequality is all that bounds need.
+    """
+    m, identity = len(covariances), torch.eye(len(covariances[0]), dtype=covariances[0].dtype)
+    if m == 2:
+        forth = optimal_map(*covariances)
+        maps = [2 * torch.linalg.inv(identity + t) for t in (forth, torch.linalg.inv(forth))]
+    else:
+        s = _barycenter(covariances)
+        maps = [optimal_map(s, c) for c in covariances]
+    largest = torch.linalg.eigvalsh(_symmetric(torch.stack(maps).mean(0))).max()
+    return [_symmetric(t) / largest for t in maps]
+
+
+def _barycenter(covariances: Sequence[Matrix]) -> Matrix:
+    s = torch.stack(list(covariances)).mean(0)
+    for _ in range(_ITERATIONS):
+        root = _root(s)
+        back = torch.linalg.inv(root)
+        mean = torch.stack([_root(root @ c @ root) for c in covariances]).mean(0)
+        before, s = s, _symmetric(back @ mean @ mean @ back)
+        if float((s - before).norm()) <= _CONVERGED * float(s.norm()):
+            break
+    return s
+
+
+def _root(matrix: Matrix) -> Matrix:
+    values, vectors = torch.linalg.eigh(_symmetric(matrix))
+    return (vectors * values.clamp(min=1e-12 * float(values.max())).sqrt()) @ vectors.mT
+
+
+def _symmetric(matrix: Matrix) -> Matrix:
+    return (matrix + matrix.mT) / 2
