@@ -244,7 +244,7 @@ def wait_for_step(out: Path, step: int) -> None:
     """Until the run has saved a state at this step or later."""
     for _ in range(1200):
         if checkpoint_file(out).exists():
-            saved = storage.read(checkpoint_file(out), "checkpoint", 1)["training"]["step"]
+            saved = storage.read(checkpoint_file(out), "checkpoint", 2)["training"]["step"]
             if saved >= step:
                 return
         time.sleep(0.05)

@@ -93,3 +93,8 @@ def test_a_missing_tensor_is_noticed(tmp_path):
     save_file({}, file, metadata={"torchspot": body, "digest": storage._digest(body, {})})
     with pytest.raises(CorruptFile, match="missing"):
         storage.read(file, "thing", 1)
+
+
+def test_an_empty_tensor_is_stored_too(tmp_path):
+    storage.write(tmp_path / "x.safetensors", "thing", 1, {"rows": torch.empty(0, dtype=torch.int64), "n": 1})
+    assert storage.read(tmp_path / "x.safetensors", "thing", 1)["rows"].shape == (0,)

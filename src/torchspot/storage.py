@@ -122,7 +122,8 @@ def _digest(body: str, tensors: dict[str, Tensor]) -> str:
     digest = hashlib.blake2b(body.encode(), digest_size=16)
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+        if tensors[name].numel():
+            digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -87,12 +87,9 @@ class MarginalAudit:
             return "right: not to be told from the data beyond noise"
         if self.off_by <= _CLOSE:
             return f"close: off by about {100 * self.off_by:.1f} % of the data's spread"
-        share = (
-            f"about {100 * self.off_by:.0f} % of the data's spread"
-            if self.deviation > 0
-            else "much: data has no spread"
-        )
-        return f"wrong: off by {share}{self._how()}"
+        if self.deviation == 0:
+            return f"wrong: the data is a single point, and the plan is {self.mean_error.value:.3g} from it on average"
+        return f"wrong: off by about {100 * self.off_by:.0f} % of the data's spread{self._how()}"
 
     def _how(self) -> str:
         said = []
