@@ -56,13 +56,12 @@ class IterableSampler:
         return joined[:size]
 
     def once(self, most: int) -> Float[Tensor, "batch *shape"]:
-        """At most so many samples of what is left of one pass: no sample twice."""
-        parts, count = [self._left], len(self._left)
-        for batch in self._iterator:
-            if count >= most:
-                break
+        """At most so many samples of one new pass: no sample twice."""
+        parts: list[Tensor] = []
+        for batch in self.batches:
             parts.append(_batch_rows(batch, self.name))
-            count += len(parts[-1])
+            if sum(map(len, parts)) >= most:
+                break
         return torch.cat(parts)[:most]
 
     def _next(self) -> Tensor:

@@ -138,8 +138,8 @@ def certify(
         rounded, upper, lower = _bounds(plan, data, xs, risk, seed, progress)
     progress("the plan itself", 0.0)
     return Certificate(
-        lower=min(lower.value, upper.bound),
-        upper=upper.bound,
+        lower=min(lower.value, upper.bound),  # in the rare case that chance has put one beyond the other
+        upper=max(lower.value, upper.bound),
         target="samples" if lower.of_samples or any(one.weighted for one in data) else "population",
         method=f"upper: {upper.words}; lower: {lower.words}",
         confidence=confidence,
