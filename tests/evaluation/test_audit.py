@@ -82,6 +82,9 @@ def test_a_moved_mean_is_named():
     judged = audit(plan(4, shift=1.0), *data(4)).marginals[1]
     assert judged.mean_error.value == pytest.approx(2.0, rel=0.1)
     assert "its mean is off by" in judged.verdict
+    text = str(audit(plan(4, shift=1.0), *data(4)))
+    assert "marginal 1 is right" in text
+    assert "marginal 2 is wrong" in text
 
 
 def test_plain_w1_rewards_collapse_and_the_debiased_estimate_does_not():

@@ -279,6 +279,7 @@ def test_data_without_any_spread(cost):
     x = np.ones((200, 2))
     found = certify(plan((x, 2 * x), cost), x, 2 * x)
     truth = 2 if cost is costs.squared_euclidean else 2**0.5
+    assert "optimal cost" in str(found)
     assert found.lower == pytest.approx(truth, rel=1e-4)
     assert found.upper == pytest.approx(truth)
 

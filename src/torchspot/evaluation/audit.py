@@ -107,6 +107,14 @@ class Audit:
     cost: Estimate
     marginals: tuple[MarginalAudit, ...]
 
+    @property
+    def verdict(self) -> str:
+        """Of all marginals, in words."""
+        return "; ".join(f"marginal {k + 1} is {marginal.verdict}" for k, marginal in enumerate(self.marginals))
+
+    def __str__(self) -> str:
+        return f"expected cost {self.cost.value:.5g} ± {self.cost.monte_carlo_error:.2g} (Monte Carlo); {self.verdict}"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and words, for JSON."""
         marginals = [

@@ -92,6 +92,12 @@ class Certificate:
         """Whether the plan's cost lies outside the interval."""
         return self.verdict.startswith("the plan is wrong")
 
+    def __str__(self) -> str:
+        return (
+            f"{self.lower:.5g} ≤ optimal cost ≤ {self.upper:.5g} ({100 * self.confidence:g} %, {self.target}); "
+            f"the plan costs {self.plan_cost.value:.5g} ± {self.plan_cost.monte_carlo_error:.2g}: {self.verdict}"
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and words, for JSON; None for a bound that is not known."""
         return finite(asdict(self) | {"width": self.width, "verdict": self.verdict})
