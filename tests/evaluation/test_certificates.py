@@ -60,7 +60,7 @@ def test_section_5_1(squared):
     assert found.lower <= problem.value <= found.upper
     assert found.width < (0.03 if squared else 0.015)
     assert (found.target, found.confidence, found.rows) == ("population", 0.95, 20_000)
-    assert found.verdict == "the plan's cost lies in the interval"
+    assert found.verdict == "the plan's cost agrees with the interval"
     assert found.rounded_cost >= found.lower
     assert found.gap >= found.rounded_cost - found.lower
     assert "19 blocks of 1024 rows" in found.method

@@ -85,7 +85,7 @@ class Certificate:
             return "the plan is wrong: it costs less than any true plan can, so its marginals are off (see the audit)"
         if self.plan_cost.value - slack > self.upper:
             return "the plan is wrong: it costs more than the optimal plan does"
-        return "the plan's cost lies in the interval"
+        return "the plan's cost agrees with the interval"
 
     @property
     def plan_is_wrong(self) -> bool:
