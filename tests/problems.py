@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from torchspot.training.players import Player
+
 
 @dataclass(frozen=True)
 class Known:
@@ -68,6 +70,15 @@ def _sqrtm(a: np.ndarray) -> np.ndarray:
 
 def _congruence(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a @ b @ a
+
+
+def two_players(generator, critics, draws, generator_loss, rule):
+    """Critics that take one or two steps in turn, and a generator that keeps an average."""
+    moves = critic_loss(generator, critics)
+    return [
+        Player("critics", (critics,), rule, draws[0], moves, lambda step: 1 + step % 2, critics.after_step),
+        Player("generator", (generator,), rule, draws[1], generator_loss, averaging=0.9),
+    ]
 
 
 def critic_loss(generator, critics):

@@ -1,6 +1,7 @@
 """How far two samples are apart: sliced Wasserstein, energy distance, moments."""
 
 __all__ = [
+    "covariance",
     "covariance_error",
     "energy_distance",
     "energy_of_halves",
@@ -15,7 +16,7 @@ __all__ = [
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from torchspot.random import Key, generator
@@ -66,20 +67,23 @@ def mean_error(x: Points, y: Points) -> float:
     return float((x.double().mean(0) - y.double().mean(0)).norm())
 
 
+def covariance(x: Points) -> Float[Tensor, "dim dim"]:
+    """Of the sample, divided by its size."""
+    centred = x - x.mean(0)
+    return centred.mT @ centred / len(x)
+
+
 def covariance_error(x: Points, y: Points) -> float:
     """‖Cov x − Cov y‖ / ‖Cov y‖, Frobenius norms."""
-    a, b = (_covariance(part.double()) for part in (x, y))
+    a, b = (covariance(part.double()) for part in (x, y))
     norm = float(b.norm())
     return float((a - b).norm()) / norm if norm > 0 else float(a.norm() > 0)
 
 
 def halves(x: Points, repeats: int, seed: int = 0) -> Iterator[tuple[Points, Points]]:
     """The same sample, cut at random into two of half its size, so many times: what equal laws look like."""
-    rng = generator(Key(seed, "halves"))
-    half = len(x) // 2
-    for _ in range(repeats):
-        order = torch.randperm(len(x), generator=rng).to(x.device)
-        yield x[order[:half]], x[order[half : 2 * half]]
+    for first, second in _cuts(len(x), repeats, seed):
+        yield x[first.to(x.device)], x[second.to(x.device)]
 
 
 def energy_of_halves(x: Points, repeats: int, seed: int = 0) -> list[float]:
@@ -87,19 +91,20 @@ def energy_of_halves(x: Points, repeats: int, seed: int = 0) -> list[float]:
     x = x.double() - x.double().mean(0)
     half = len(x) // 2
     distances = torch.cdist(x, x)
-    rng = generator(Key(seed, "halves"))
     values = []
-    for _ in range(repeats):
-        order = torch.randperm(len(x), generator=rng).to(x.device)
+    for cut in _cuts(len(x), repeats, seed):
         sides = torch.zeros(len(x), 2, dtype=x.dtype, device=x.device)
-        sides[order[:half], 0] = 1
-        sides[order[half : 2 * half], 1] = 1
+        for side, rows in enumerate(cut):
+            sides[rows.to(x.device), side] = 1
         sums = sides.mT @ distances @ sides
         within = (sums[0, 0] + sums[1, 1]) / (half * (half - 1))
         values.append(float(2 * sums[0, 1] / half**2 - within))
     return values
 
 
-def _covariance(x: Points) -> Float[Tensor, "dim dim"]:
-    centred = x - x.mean(0)
-    return centred.mT @ centred / len(x)
+def _cuts(count: int, repeats: int, seed: int) -> Iterator[tuple[Int[Tensor, " half"], Int[Tensor, " half"]]]:
+    """Random halves of so many rows, by their numbers."""
+    rng = generator(Key(seed, "halves"))
+    for _ in range(repeats):
+        first, second, *_ = torch.split(torch.randperm(count, generator=rng), count // 2)
+        yield first, second

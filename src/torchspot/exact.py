@@ -1,6 +1,17 @@
 """Exact optimal transport between small samples, to compare with and to measure by."""
 
-__all__ = ["Assign", "Coupling", "MissingPOT", "by_pot", "cost_matrix", "couple", "emd", "matched", "require_pot"]
+__all__ = [
+    "Assign",
+    "Coupling",
+    "MissingPOT",
+    "by_pot",
+    "c_transform",
+    "cost_matrix",
+    "couple",
+    "emd",
+    "matched",
+    "require_pot",
+]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,6 +112,14 @@ def cost_matrix(
     if hasattr(cost, "pairwise"):
         return cost.pairwise(x.double().flatten(1), y.double().flatten(1)).cpu()
     return _matrix(cost, (x, y), 1)
+
+
+def c_transform(
+    cost: Cost, x: Float[Tensor, "batch *shape"], y: Float[Tensor, "rows *shape"], g: Float[Tensor, " rows"]
+) -> Values:
+    """min_j c(x_i, y_j) − g_j for each i, some rows at a time."""
+    parts = torch.split(x, max(1, _CHUNK // len(y)))
+    return torch.cat([(cost_matrix(cost, part, y) - g).amin(1) for part in parts])
 
 
 def _by_scipy(matrix: Float[Tensor, "batch batch"]) -> Int[Tensor, " batch"]:

@@ -5,6 +5,7 @@ import math
 import sys
 
 import numpy as np
+import ot
 import pytest
 import torch
 
@@ -119,7 +120,6 @@ def test_of_an_unknown_cost_only_the_samples_are_bounded():
 @pytest.mark.parametrize("sizes", [(100, 1500), (700, 700)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_between_few_rows_the_problem_of_the_samples_is_solved_exactly(sizes, weighted):
-    ot = pytest.importorskip("ot")
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(n, 2)) for n in sizes)
     weights = [rng.uniform(size=n) if weighted else np.ones(n) for n in sizes]
@@ -203,7 +203,6 @@ def test_weighted_rows_are_the_law_themselves():
     x, y = rng.normal(size=(300, 2)), rng.normal(size=(300, 2)) + 3
     weights = rng.uniform(size=300)
     found = certify(plan((x, y), costs.euclidean), x, y, weights=(weights, None), rows=10_000)
-    ot = pytest.importorskip("ot")
     truth = ot.emd2(weights / weights.sum(), np.full(300, 1 / 300), ot.dist(x, y, metric="euclidean"))
     assert found.target == "samples"
     assert found.lower <= truth <= found.upper

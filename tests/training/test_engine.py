@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from problems import critic_loss
+from problems import two_players
 from torchspot import latents
 from torchspot.errors import InvalidArgument
 from torchspot.networks.critics import mlp_critics
@@ -17,7 +17,7 @@ from torchspot.training import engine as engines
 from torchspot.training.engine import Captured, Compiled, Eager, choose_engine
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import OptimisticAdam
-from torchspot.training.players import Draw, Player, Stream
+from torchspot.training.players import Draw, Stream
 from torchspot.training.schedules import Cosine
 
 SHAPES = Shapes(2, ((2,), (3,)))
@@ -52,18 +52,7 @@ def game(dtype, control=None, steps=100):
         Draw(Key(0, role), *parts, device=torch.device("cpu"))
         for role, parts in (("c", (noise, *data)), ("g", (noise,)))
     ]
-    players = [
-        Player(
-            "critics",
-            (critics,),
-            rule,
-            draws[0],
-            critic_loss(generator, critics),
-            lambda s: 1 + s % 2,
-            critics.after_step,
-        ),
-        Player("generator", (generator,), rule, draws[1], generator_loss, averaging=0.9),
-    ]
+    players = two_players(generator, critics, draws, generator_loss, rule)
     return Training(players, steps)
 
 

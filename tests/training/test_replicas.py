@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from problems import critic_loss
+from problems import two_players
 from torchspot import latents
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import Shapes, separate
@@ -16,7 +16,7 @@ from torchspot.random import Key
 from torchspot.training.engine import Compiled, Eager
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import OptimisticAdam
-from torchspot.training.players import Draw, Player, Stream
+from torchspot.training.players import Draw, Stream
 from torchspot.training.replicas import OverReplicas, replica, stack_modules, stacked
 
 CPU = torch.device("cpu")
@@ -61,18 +61,7 @@ def players(seed, draws, control, cost, norm):
         return cost(x, y).mean() + 2 * torch.stack([value.mean() for value in critics((x, y))]).sum()
 
     rule = OptimisticAdam(1e-2, (0.5, 0.99))
-    return [
-        Player(
-            "critics",
-            (critics,),
-            rule,
-            draws[0],
-            critic_loss(generator, critics),
-            lambda s: 1 + s % 2,
-            critics.after_step,
-        ),
-        Player("generator", (generator,), rule, draws[1], generator_loss, averaging=0.9),
-    ]
+    return two_players(generator, critics, draws, generator_loss, rule)
 
 
 def smooth(x, y):

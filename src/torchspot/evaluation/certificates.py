@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
@@ -202,10 +203,10 @@ def _between_samples(cost: Cost, data: Sequence[Opened], xs: Samples, risk: floa
 
     None for many weighted rows: draws of them are not the law, and the law is too large.
     """
-    first, second = (one.law(_EXACT**2) for one in data)
-    if first is not None and second is not None and len(first[0]) * len(second[0]) <= _EXACT**2:
-        (x, a), (y, b) = first, second
-        return exact_between(cost, x.to(xs[0]), y.to(xs[1]), (a, b))
+    first, second = (one.rows for one in data)
+    if first is not None and second is not None and len(first) * len(second) <= _EXACT**2:
+        x, y = (law.take(np.arange(len(law))).to(like) for law, like in zip((first, second), xs, strict=True))
+        return exact_between(cost, x, y, (first.shares(), second.shares()))
     if any(one.weighted for one in data):
         return None
     return sample_bounds(cost, xs[0], xs[1], risk=risk)

@@ -50,12 +50,10 @@ class Opened:
             return self.sampler.chosen(_NO_ROWS, most, generator(key))
         return self._fresh(most, key)
 
-    def law(self, most: int) -> tuple[Float[Tensor, "batch *shape"], Float[np.ndarray, " batch"]] | None:
-        """All rows and their shares, if there are at most so many; None for others and for streams."""
-        if not isinstance(self.sampler, Rows) or len(self.sampler) > most:
-            return None
-        rows = np.arange(len(self.sampler))
-        return self.sampler.take(rows).double().cpu(), self.sampler.shares()
+    @property
+    def rows(self) -> Rows | None:
+        """The rows, of a source that has rows."""
+        return self.sampler if isinstance(self.sampler, Rows) else None
 
     def _fresh(self, most: int, key: Key) -> Float[Tensor, "batch *shape"]:
         if isinstance(self.sampler, IterableSampler):

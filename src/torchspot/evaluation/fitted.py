@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import Rows
-from torchspot.evaluation.gaussian import covariance, optimal_map
+from torchspot.evaluation.gaussian import invertible_covariance, optimal_map
 from torchspot.networks.cones import Cones
 from torchspot.networks.convex import InverseMap, StronglyConvex
 from torchspot.networks.critics import Critics
@@ -168,5 +168,5 @@ def _trained(
 
 def _gaussian_map(x: Points, y: Points) -> Float[Tensor, "dim dim"]:
     """Optimal between Gaussians of the same covariances; eigenvalues kept within [.01, 100]."""
-    values, vectors = torch.linalg.eigh(optimal_map(covariance(x), covariance(y)))
+    values, vectors = torch.linalg.eigh(optimal_map(invertible_covariance(x), invertible_covariance(y)))
     return (vectors * values.clamp(0.01, 100)) @ vectors.mT

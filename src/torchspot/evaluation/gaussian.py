@@ -1,6 +1,6 @@
 """Optimal maps between covariances: what transport does to laws that are known by two moments only."""
 
-__all__ = ["barycentric_maps", "covariance", "optimal_map"]
+__all__ = ["barycentric_maps", "invertible_covariance", "optimal_map"]
 
 from collections.abc import Sequence
 
@@ -8,16 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchspot.discrepancies import covariance
+
 Matrix = Float[Tensor, "dim dim"]
 
 _ITERATIONS, _CONVERGED = 100, 1e-10
 _FLOOR, _NOTHING = 1e-6, 1e-12
 
 
-def covariance(x: Float[Tensor, "batch dim"]) -> Matrix:
+def invertible_covariance(x: Float[Tensor, "batch dim"]) -> Matrix:
     """Of the samples, with a little added so that it can be inverted."""
-    centred = x - x.mean(0)
-    plain = centred.mT @ centred / len(x)
+    plain = covariance(x)
     little = _FLOOR * float(plain.trace()) / len(plain) or _NOTHING
     return plain + little * torch.eye(len(plain), dtype=x.dtype)
 

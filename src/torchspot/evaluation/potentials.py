@@ -19,12 +19,11 @@ from torchspot import costs
 from torchspot.costs.multimarginal import SumOverPairs
 from torchspot.costs.pointwise import PNorm, SquaredEuclidean
 from torchspot.evaluation.fitted import learned_cones, orthogonal_network, strongly_convex_network
-from torchspot.evaluation.gaussian import barycentric_maps, covariance
-from torchspot.exact import Coupling, by_pot, cost_matrix, couple, matched
+from torchspot.evaluation.gaussian import barycentric_maps, invertible_covariance
+from torchspot.exact import Coupling, by_pot, c_transform, couple, matched
 from torchspot.types import Cost, Samples, Values
 
 Points = Float[Tensor, "batch dim"]
-Pair = tuple[Values, Values]
 
 _NEIGHBOURS_LOW, _NEIGHBOURS_HIGH, _LOW_DIM = 4096, 2048, 4
 _CHUNK = 1 << 22
@@ -124,9 +123,10 @@ def _of_metric(cost: Cost, fit: Samples, seed: int) -> Iterator[Potentials]:
 def _of_squares(embed: Callable[[Tensor], Points], fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
     features, judges = (tuple(map(embed, xs)) for xs in (fit, choose))
     dim = features[0].shape[1]
-    yield (
-        quadratic(embed, fit) if dim <= _DENSE_DIM else _from_distance(linear(costs.euclidean, features), judges, embed)
-    )
+    if dim <= _DENSE_DIM:
+        yield quadratic(embed, fit)
+    else:
+        yield _from_distance(linear(costs.euclidean, features), judges, embed)
     if dim <= _LOW_DIM:
         yield from (_embedded(one, embed) for one in _interpolated(features))
     if not _enough(fit):
@@ -173,13 +173,10 @@ def _extended(metric: Cost, xs: Samples) -> Potentials:
     x, y = _some(xs)
     g = couple(metric, x, y).g
 
-    def lowest(points: Tensor) -> Values:
-        parts = torch.split(points, max(1, _CHUNK // len(y)))
-        return torch.cat([(cost_matrix(metric, part, y) - g).amin(1) for part in parts])
+    def values(points: Samples) -> tuple[Values, ...]:
+        return c_transform(metric, points[0], y, g), -c_transform(metric, points[1], y, g)
 
-    return Potentials(
-        "exact transport of a subsample, extended", lambda p: (lowest(p[0]), -lowest(p[1])), opposite=True
-    )
+    return Potentials("exact transport of a subsample, extended", values, opposite=True)
 
 
 def _cones(norm: PNorm, xs: Samples, seed: int) -> Potentials:
@@ -224,7 +221,7 @@ def quadratic(embed: Callable[[Tensor], Points], xs: Samples) -> Potentials:
     m = len(xs)
     features = list(map(embed, xs))
     means = torch.stack([x.mean(0) for x in features])
-    inverses = [torch.linalg.inv(t) for t in barycentric_maps([covariance(x) for x in features])]
+    inverses = [torch.linalg.inv(t) for t in barycentric_maps([invertible_covariance(x) for x in features])]
     apart = sum(float((a - b).square().sum()) for a, b in combinations(means, 2)) / m
     centre = means.mean(0)
 

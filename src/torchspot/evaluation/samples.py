@@ -12,8 +12,8 @@ from scipy import stats
 from torch import Tensor
 
 from torchspot.evaluation.blocks import Upper, blocks
-from torchspot.exact import cost_matrix, couple, emd
-from torchspot.types import Cost, Values
+from torchspot.exact import c_transform, couple, emd
+from torchspot.types import Cost
 
 _MOST, _BLOCK = 16_384, 2048
 
@@ -59,16 +59,10 @@ def sample_bounds(
     words = f"potentials on {rows} rows of each"
     if count == 1:
         return SampleBounds(mean, upper, words, rows)
-    f = _transform(cost, x, y[:size], couplings[0].g)
-    h = _transform(_turned(cost), y[-size:], x, f)
+    f = c_transform(cost, x, y[:size], couplings[0].g)
+    h = c_transform(_turned(cost), y[-size:], x, f)
     noise = float(stats.t.isf(risk, size - 1)) * float(h.std()) * math.sqrt((1 - size / rows) / size)
     return SampleBounds(float(f.mean() + h.mean()) - noise, upper, words, rows)
-
-
-def _transform(cost: Cost, x: Tensor, y: Tensor, g: Values) -> Values:
-    """min_j c(x, y_j) − g_j."""
-    size = max(1, (1 << 22) // len(y))
-    return torch.cat([(cost_matrix(cost, part, y) - g).amin(1) for part in torch.split(x, size)])
 
 
 def _turned(cost: Cost) -> Cost:
