@@ -240,13 +240,17 @@ def start(files: list[str], out: Path, *more: str) -> subprocess.Popen:
     )
 
 
+def saved_step(out: Path) -> int:
+    """The step of the state that is saved; −1 if there is none yet."""
+    file = checkpoint_file(out)
+    return storage.read(file, "checkpoint", 2)["training"]["step"] if file.exists() else -1
+
+
 def wait_for_step(out: Path, step: int) -> None:
     """Until the run has saved a state at this step or later."""
     for _ in range(1200):
-        if checkpoint_file(out).exists():
-            saved = storage.read(checkpoint_file(out), "checkpoint", 2)["training"]["step"]
-            if saved >= step:
-                return
+        if saved_step(out) >= step:
+            return
         time.sleep(0.05)
     raise AssertionError("the run saved nothing for a minute")
 
@@ -259,13 +263,15 @@ def test_killed_or_stopped_at_any_moment_it_goes_on_to_the_same_plan(files, tmp_
     wait_for_step(broken, moments.randrange(0, 60))
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
+    left_at = saved_step(broken)
     again = start(files, broken, "--resume")
-    wait_for_step(broken, moments.randrange(75, 140))
+    wait_for_step(broken, max(left_at + 1, moments.randrange(75, 140)))
     time.sleep(moments.random() * 0.3)
     again.send_signal(signal.SIGKILL)
     again.communicate()
+    left_at = saved_step(broken)  # the next run must be under way before it is stopped
     stopped = start(files, broken, "--resume")
-    wait_for_step(broken, moments.randrange(150, 200))
+    wait_for_step(broken, max(left_at + 1, moments.randrange(150, 200)))
     stopped.send_signal(signal.SIGINT)
     text, _ = stopped.communicate()
     assert stopped.returncode == 1, text
