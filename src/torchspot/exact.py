@@ -11,6 +11,7 @@ __all__ = [
     "emd",
     "matched",
     "require_pot",
+    "sinkhorn",
 ]
 
 from collections.abc import Callable, Sequence
@@ -82,6 +83,26 @@ def emd(
     """The optimal cost between two empirical laws, by POT's network simplex. Without shares all rows count alike."""
     a, b = shares or ([], [])
     return float(require_pot().emd2(a, b, cost_matrix(cost, x, y).numpy(), numItermax=_MOST_PIVOTS))
+
+
+def sinkhorn(
+    cost: Cost,
+    x: Float[Tensor, "batch *shape"],
+    y: Float[Tensor, "rows *shape"],
+    *,
+    epsilon: float,
+    iterations: int = 1000,
+) -> float:
+    """The cost of the entropic plan between two empirical laws, by POT's stabilised Sinkhorn, where x lives.
+
+    Stops at `iterations`, with whatever marginals it then has.
+    """
+    matrix = cost_matrix(cost, x, y).to(x)
+    a = matrix.new_full((len(x),), 1 / len(x))
+    b = matrix.new_full((len(y),), 1 / len(y))
+    solve = require_pot().bregman.sinkhorn_stabilized
+    plan = solve(a, b, matrix, epsilon, numItermax=iterations, warn=False)
+    return float((plan * matrix).sum() / plan.sum())
 
 
 def matched(cost: Cost, xs: Samples, *, sweeps: int = 2, assign: Assign | None = None) -> Samples:

@@ -1,6 +1,6 @@
 """The networks of a fit: the user's or the preset's, built from the seed and tried before training."""
 
-__all__ = ["Builder", "build_critics", "build_generator"]
+__all__ = ["Builder", "build_critics", "build_generator", "moment_start"]
 
 import copy
 from collections.abc import Callable
@@ -10,8 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from torchspot.errors import InvalidArgument
-from torchspot.networks.generators import Shapes
+from torchspot.latents import Latent, Normal
+from torchspot.networks.generators import Shapes, Units
+from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
+from torchspot.types import Cost, Samples
+
+_TRIED = 4096
 
 Builder = Callable[[Shapes, torch.Generator], nn.Module]
 """Makes a network for these shapes with weights from this generator, so that every fit starts afresh."""
@@ -45,6 +50,27 @@ def build_critics(builder: Builder | nn.Module, shapes: Shapes, seed: int, repli
             f"shapes {[(3,)] * len(samples)} for 3 rows, and returned {came}."
         )
     return critics
+
+
+def moment_start(cost: Cost, latent: Latent, units: Units, probe: Samples, *, seed: int) -> AffinePlan | None:
+    """The plan that is optimal for Gaussians with the moments of these samples, where that is a good start.
+
+    None where marginals differ in dimension, z is not Gaussian or too small, or the plan costs no less than the
+    independent one: what is optimal for the squared distance may be the worst for another cost.
+    """
+    shapes = {tuple(x.shape[1:]) for x in probe}
+    size = probe[0][0].numel()
+    if len(shapes) > 1 or probe[0].ndim != 2 or not isinstance(latent, Normal) or latent.dim < size:
+        return None
+    standard = [u.double().cpu() for u in units.from_data(probe)]
+    plan = AffinePlan.between(standard)
+    z = torch.randn(len(standard), _TRIED, size, generator=generator(Key(seed, "start")), dtype=torch.float64)
+
+    def price(zs: Samples) -> float:
+        us = tuple(u.to(units.scale) for u in plan(zs))
+        return float(cost(*units.to_data(us)).detach().mean())
+
+    return plan if price((z[0],) * len(standard)) < price(tuple(z)) else None
 
 
 def _build(builder: Builder | nn.Module, shapes: Shapes, key: Key) -> nn.Module:

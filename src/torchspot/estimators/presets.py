@@ -39,6 +39,8 @@ class Preset:
     """Adam's two decays."""
     schedule: Schedule
     """How both rates move."""
+    rise: float
+    """In this part of the run the generator's rate rises from 0, so that critics are ahead of it; 0: it does not."""
     averaging: float
     """Decay of the exponential average of the generator that becomes the plan; 0 takes the last iterate."""
     critic_steps: int
@@ -53,6 +55,10 @@ class Preset:
     """Hidden layers of each network of the generator."""
     critic_depth: int
     """Hidden layers of each critic."""
+    warm_start: bool
+    """Whether the generator starts at the optimal plan of Gaussians with the data's moments."""
+    standardise: bool
+    """Whether networks see the data standardised; if not, as it is."""
     aligned_from: int | None
     """From how many marginals on the networks of the generator start with equal weights; None: never."""
     batch_size: int | None
@@ -87,6 +93,7 @@ def default(learning_rate: float = 2e-3) -> Preset:
         optimizer=OptimisticAdam,
         betas=(0.5, 0.99),
         schedule=Cosine(),
+        rise=0.1,
         averaging=0.999,
         critic_steps=1,
         control=Orthogonal(),
@@ -94,6 +101,8 @@ def default(learning_rate: float = 2e-3) -> Preset:
         width=None,
         generator_depth=3,
         critic_depth=3,
+        warm_start=True,
+        standardise=True,
         aligned_from=3,
         batch_size=None,
         steps=None,
@@ -111,6 +120,7 @@ def paper(learning_rate: float = 1e-3) -> Preset:
         optimizer=Adam,
         betas=(0.5, 0.999),
         schedule=Constant(),
+        rise=0.0,
         averaging=0.0,
         critic_steps=5,
         control=SpectralNorm(),
@@ -118,6 +128,8 @@ def paper(learning_rate: float = 1e-3) -> Preset:
         width=8,
         generator_depth=2,
         critic_depth=1,
+        warm_start=False,
+        standardise=False,
         aligned_from=None,
         batch_size=100,
         steps=20_000,

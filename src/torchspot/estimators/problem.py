@@ -16,10 +16,11 @@ from torchspot.data.sources import as_sampler
 from torchspot.discrepancies import random_directions, w2_along
 from torchspot.errors import InvalidArgument
 from torchspot.networks.generators import Units
+from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
 from torchspot.types import Cost, Engine, Sampler, Samples, Shape
 
-_PROBE, _PROBE_NUMBERS = 16_384, 1 << 25
+_PROBE, _PROBE_NUMBERS = 65_536, 1 << 25
 _JUDGES = 2048
 _PROJECTIONS = 32
 _FAR = 100.0
@@ -64,6 +65,12 @@ class Problem:
         """What tells this data from other data."""
         return ["stream" if rows is None else rows.fingerprint for rows in self.held_out]
 
+    def coupled(self, plan: AffinePlan) -> Samples:
+        """Samples of the first marginal with the partners that this plan (of standardised samples) gives them."""
+        first = self.units.from_data(self.probe)[0]
+        us = plan.partners(first.double().cpu())
+        return self.units.to_data(tuple(u.to(self.units.scale) for u in us))
+
     def marginal_errors(self, us: Samples) -> Float[Tensor, " marginals"]:
         """Sliced W2 of each marginal from the judges in data units, for standardised samples."""
         errors = [
@@ -102,8 +109,10 @@ class Problem:
             ) from error
 
 
-def pose(sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, engine: Engine) -> Problem:
-    """Opens the sources, sets rows aside, and measures where the data lies."""
+def pose(
+    sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, engine: Engine, standardise: bool = True
+) -> Problem:
+    """Opens the sources, sets rows aside, and measures where the data lies (or takes it as it is)."""
     if len(sources) < 2:
         raise InvalidArgument(f"transport needs at least two data sets, and got {len(sources)}. Call fit(X, Y).")
     weights = [None] * len(sources) if weights is None else list(weights)
@@ -121,7 +130,7 @@ def pose(sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, en
     samplers = tuple(map(_training_part, opened, held_out))
     probe = tuple(_draw(sampler, _probe_size(sampler), Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
     _check_finite(probe)
-    units = _units(probe, engine).to(engine.device)
+    units = (_units(probe, engine) if standardise else _as_they_are(probe, engine)).to(engine.device)
     drawn = (
         _judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in enumerate(zip(opened, held_out, strict=True))
     )
@@ -158,6 +167,10 @@ def _check_finite(probe: Samples) -> None:
     for k, x in enumerate(probe):
         if not torch.isfinite(x).all():
             raise InvalidArgument(f"data set {k + 1} gave a sample that is not finite. Check how it is made.")
+
+
+def _as_they_are(probe: Samples, engine: Engine) -> Units:
+    return Units(tuple(torch.zeros_like(x[0], dtype=engine.dtype) for x in probe), 1.0, dtype=engine.dtype)
 
 
 def _units(probe: Samples, engine: Engine) -> Units:

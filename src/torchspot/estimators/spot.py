@@ -17,13 +17,14 @@ from torch import nn
 from torchspot import costs, latents
 from torchspot.errors import InvalidArgument, NotFitted
 from torchspot.estimators import presets
-from torchspot.estimators.networks import Builder, build_critics, build_generator
+from torchspot.estimators.networks import Builder, build_critics, build_generator, moment_start
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem, pose
 from torchspot.estimators.run import Run, Weighing, judge_of, keep_in
 from torchspot.latents import Latent
 from torchspot.networks.critics import mlp_critics
-from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
+from torchspot.networks.generators import InDataUnits, Shapes, Units, around_affine, separate
+from torchspot.objectives.gaussian import AffinePlan
 from torchspot.objectives.transport import MarginalWeights, Transport, marginal_weights
 from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.random import Key, generator
@@ -32,6 +33,7 @@ from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training
 from torchspot.training.players import Draw, Player, Stream, nothing
 from torchspot.training.replicas import stacked
+from torchspot.training.schedules import Rising
 from torchspot.types import Callback, Cost, Engine, Estimate, Samples
 
 _LATENT_OF_IMAGES = 100
@@ -150,13 +152,19 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
     replicas = _check_replicas(spot)
     preset = presets.default() if spot.preset is None else spot.preset
     engine = choose_engine() if spot.engine is None else spot.engine
-    problem = pose(sources, weights, seed=spot.seed, engine=engine)
+    problem = pose(sources, weights, seed=spot.seed, engine=engine, standardise=preset.standardise)
     problem.check_cost(spot.cost)
     sizes = _sizes(spot, preset, problem)
     latent = _default_latent(problem) if spot.latent is None else spot.latent
-    eta = _marginal_weights(spot, preset, problem)
+    start = None
+    if preset.warm_start and spot.generator is None:
+        start = moment_start(spot.cost, latent, problem.units, problem.probe, seed=spot.seed)
+    eta = _marginal_weights(spot, preset, problem, start)
     shapes = Shapes(latent.dim, problem.shapes)
-    objectives = [_objective(spot, preset, shapes, sizes.width, eta.eta, problem.units, k) for k in range(replicas)]
+    builder = _generator(preset, problem, start, sizes.width) if spot.generator is None else spot.generator
+    objectives = [
+        _objective(spot, preset, builder, shapes, sizes.width, eta.eta, problem.units, k) for k in range(replicas)
+    ]
     draws = _draws(problem, latent, sizes.batch_size, spot, engine)
     games = [_players(objective, preset, draws) for objective in objectives]
     training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps)
@@ -226,10 +234,10 @@ def _default_latent(problem: Problem) -> Latent:
     return latents.normal(problem.dim if all(len(s) == 1 for s in problem.shapes) else _LATENT_OF_IMAGES)
 
 
-def _marginal_weights(spot: SPOT, preset: Preset, problem: Problem) -> MarginalWeights:
+def _marginal_weights(spot: SPOT, preset: Preset, problem: Problem, start: AffinePlan | None) -> MarginalWeights:
     given = preset.marginal_weight if spot.marginal_weight is None else spot.marginal_weight
     if given is None:
-        return marginal_weights(spot.cost, problem.probe)
+        return marginal_weights(spot.cost, problem.probe, plan=None if start is None else problem.coupled(start))
     m = len(problem.shapes)
     flat = np.asarray(given, dtype=float).reshape(-1)
     eta = tuple(flat.tolist()) * (m if len(flat) == 1 else 1)
@@ -240,11 +248,24 @@ def _marginal_weights(spot: SPOT, preset: Preset, problem: Problem) -> MarginalW
     return MarginalWeights(eta, None, "given")
 
 
+def _generator(preset: Preset, problem: Problem, start: AffinePlan | None, width: int) -> Builder:
+    """The preset's generator, around the affine plan if there is one."""
+    if start is not None:
+        return around_affine(width, preset.generator_depth, tuple(a.to(problem.units.dtype) for a in start.matrices))
+    aligned = preset.aligned_from is not None and len(problem.shapes) >= preset.aligned_from
+    return separate(width, preset.generator_depth, aligned)
+
+
 def _objective(
-    spot: SPOT, preset: Preset, shapes: Shapes, width: int, eta: tuple[float, ...], units: Units, replica: int
+    spot: SPOT,
+    preset: Preset,
+    networks: Builder | nn.Module,
+    shapes: Shapes,
+    width: int,
+    eta: tuple[float, ...],
+    units: Units,
+    replica: int,
 ) -> Transport:
-    aligned = preset.aligned_from is not None and len(shapes.marginals) >= preset.aligned_from
-    networks = separate(width, preset.generator_depth, aligned) if spot.generator is None else spot.generator
     judges = mlp_critics(width, preset.critic_depth, preset.control) if spot.critics is None else spot.critics
     device = units.scale.device
     network = build_generator(networks, shapes, spot.seed, replica).to(device, units.dtype)
@@ -267,13 +288,11 @@ def _draws(problem: Problem, latent: Latent, size: int, spot: SPOT, engine: Engi
 
 
 def _players(objective: Transport, preset: Preset, draws: tuple[Draw, Draw]) -> list[Player]:
-    def optimizer(rate: float) -> Any:
-        return preset.optimizer(rate, preset.betas, preset.schedule)
-
+    rising = Rising(preset.rise, preset.schedule) if preset.rise else preset.schedule
     critics = Player(
         name="critics",
         modules=(objective.critics,),
-        optimizer=optimizer(preset.critic_learning_rate),
+        optimizer=preset.optimizer(preset.critic_learning_rate, preset.betas, preset.schedule),
         draw=draws[0],
         loss=objective.critic_loss,
         repeats=lambda step: preset.critic_steps,
@@ -282,7 +301,7 @@ def _players(objective: Transport, preset: Preset, draws: tuple[Draw, Draw]) -> 
     mover = Player(
         name="generator",
         modules=(objective.generator,),
-        optimizer=optimizer(preset.learning_rate),
+        optimizer=preset.optimizer(preset.learning_rate, preset.betas, rising),
         draw=draws[1],
         loss=objective.generator_loss,
         averaging=preset.averaging,

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import Rows
-from torchspot.evaluation.gaussian import invertible_covariance, optimal_map
+from torchspot.objectives.gaussian import invertible_covariance, optimal_map
 from torchspot.networks.cones import Cones
 from torchspot.networks.convex import InverseMap, StronglyConvex
 from torchspot.networks.critics import Critics

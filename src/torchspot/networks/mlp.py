@@ -3,7 +3,7 @@
 __all__ = ["LEAK", "ParallelLinear", "filled_up", "leaky", "linear", "mlp", "parallel"]
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -45,8 +45,10 @@ def parallel(
     return ParallelLinear(layers)
 
 
-def mlp(sizes: list[int], rng: torch.Generator) -> nn.Sequential:
-    """Linear layers of these sizes with LeakyReLU between them.
+def mlp(
+    sizes: list[int], rng: torch.Generator, *, activation: Callable[[], nn.Module] | None = None
+) -> nn.Sequential:
+    """Linear layers of these sizes with LeakyReLU (or another activation) between them.
 
     >>> mlp([2, 8, 1], torch.Generator())
     Sequential(
@@ -57,7 +59,7 @@ def mlp(sizes: list[int], rng: torch.Generator) -> nn.Sequential:
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
-        layers += [linear(inputs, outputs, rng), leaky()]
+        layers += [linear(inputs, outputs, rng), (activation or leaky)()]
     return nn.Sequential(*layers[:-1])
 
 

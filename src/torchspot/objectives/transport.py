@@ -68,17 +68,19 @@ class MarginalWeights:
     """Where L came from: "known", "estimated" or "given"."""
 
 
-def marginal_weights(cost: Cost, xs: Samples) -> MarginalWeights:
+def marginal_weights(cost: Cost, xs: Samples, plan: Samples | None = None) -> MarginalWeights:
     """η_i = 2 L_i: the penalty is exact for η_i > L_i.
 
     L_i is what the cost states, else the 99 % quantile of ‖∇_i c‖ over 1024 points of each marginal (512 for more than
-    two), matched to tuples of least cost.
+    two), matched to tuples of least cost. In high dimension a few points lie far from each other, and matched tuples
+    are too far apart; so the smaller quantile counts of these and of a plan that is near the optimal one, if given.
     """
     known = [known_lipschitz(cost, x[0].numel(), len(xs)) for x in xs]
     if all(value is not None for value in known):
         lipschitz, source = tuple(float(value) for value in known if value is not None), "known"
     else:
-        lipschitz, source = _steepness(cost, xs), "estimated"
+        candidates = [_steepness(cost, _matched(cost, xs)), *([] if plan is None else [_steepness(cost, plan)])]
+        lipschitz, source = tuple(map(min, zip(*candidates, strict=True))), "estimated"
     if not all(math.isfinite(value) and value > 0 for value in lipschitz):
         raise InvalidArgument(
             f"the cost's gradient on the data gives no Lipschitz constant (it came out as {lipschitz}). "
@@ -87,8 +89,12 @@ def marginal_weights(cost: Cost, xs: Samples) -> MarginalWeights:
     return MarginalWeights(tuple(_SLACK * value for value in lipschitz), lipschitz, source)
 
 
-def _steepness(cost: Cost, xs: Samples) -> tuple[float, ...]:
+def _matched(cost: Cost, xs: Samples) -> Samples:
     size = min(_MATCHED if len(xs) == 2 else _MATCHED // 2, *(len(x) for x in xs))
-    points = [x.clone().requires_grad_() for x in matched(cost, tuple(x[:size].detach() for x in xs))]
+    return matched(cost, tuple(x[:size].detach() for x in xs))
+
+
+def _steepness(cost: Cost, plan: Samples) -> tuple[float, ...]:
+    points = [x.clone().requires_grad_() for x in plan]
     gradients = torch.autograd.grad(cost(*points).sum(), points, allow_unused=True, materialize_grads=True)
     return tuple(float(g.flatten(1).norm(dim=1).double().quantile(0.99)) for g in gradients)

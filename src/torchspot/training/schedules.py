@@ -1,6 +1,6 @@
 """How the learning rate moves during a run."""
 
-__all__ = ["Constant", "Cosine", "Schedule"]
+__all__ = ["Constant", "Cosine", "Rising", "Schedule"]
 
 import math
 from dataclasses import dataclass
@@ -31,3 +31,14 @@ class Cosine:
 
     def __call__(self, progress: Float[Tensor, " steps"]) -> Float[Tensor, " steps"]:
         return (progress * math.pi).cos().add(1).mul(0.5)
+
+
+@dataclass(frozen=True)
+class Rising:
+    """Another schedule, times a factor that rises from 0 to 1 in the first part of the run."""
+
+    part: float
+    then: Schedule
+
+    def __call__(self, progress: Float[Tensor, " steps"]) -> Float[Tensor, " steps"]:
+        return self.then(progress) * (progress / self.part).clamp(max=1)

@@ -1,8 +1,9 @@
 """Optimal maps between covariances: what transport does to laws that are known by two moments only."""
 
-__all__ = ["barycentric_maps", "invertible_covariance", "optimal_map"]
+__all__ = ["AffinePlan", "barycentric_maps", "invertible_covariance", "optimal_map"]
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -46,6 +47,32 @@ def barycentric_maps(covariances: Sequence[Matrix]) -> list[Matrix]:
         maps = [optimal_map(s, c) for c in covariances]
     largest = torch.linalg.eigvalsh(_symmetric(torch.stack(maps).mean(0))).max()
     return [_symmetric(t) / largest for t in maps]
+
+
+@dataclass(frozen=True)
+class AffinePlan:
+    """(A_1 z, …, A_m z), z ~ N(0, I): the optimal plan of centred Gaussians under Σ‖x_i − x_j‖²."""
+
+    matrices: tuple[Matrix, ...]
+
+    @classmethod
+    def between(cls, xs: Sequence[Float[Tensor, "batch dim"]]) -> "AffinePlan":
+        """Gaussians with the covariances Σ_i of these samples: A_i = T_i S^½, T_i the map from S to Σ_i.
+
+        S is the barycenter of the covariances, or of two just the first.
+        """
+        covariances = [invertible_covariance(x) for x in xs]
+        s = covariances[0] if len(covariances) == 2 else _barycenter(covariances)
+        return cls(tuple(optimal_map(s, c) @ _root(s) for c in covariances))
+
+    def __call__(self, zs: Sequence[Float[Tensor, "batch dim"]]) -> tuple[Float[Tensor, "batch dim"], ...]:
+        """A_i z_i, for one z each."""
+        return tuple(z @ a.mT for z, a in zip(zs, self.matrices, strict=True))
+
+    def partners(self, x: Float[Tensor, "batch dim"]) -> tuple[Float[Tensor, "batch dim"], ...]:
+        """These samples of the first marginal, and what the plan pairs them with."""
+        z = torch.linalg.solve(self.matrices[0], x.mT).mT
+        return self([z] * len(self.matrices))
 
 
 def _barycenter(covariances: Sequence[Matrix]) -> Matrix:

@@ -1,0 +1,164 @@
+"""Figure 2: the distance of section 5.1 against epochs and seconds, SPOT beside ROT, three learning rates."""
+
+__all__ = ["draw", "label", "run", "settings"]
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from torchspot import SPOT
+from torchspot.baselines import ROT
+from torchspot.objectives.regularised import Entropy, Quadratic
+from torchspot_paper.problems import gaussians
+from torchspot_paper.recipe import (
+    Call,
+    Outcome,
+    errors_of,
+    marginals_beside_noise,
+    paper_networks,
+    spot_presets,
+)
+
+N, WIDTH, SEEDS = 100_000, 8, 50
+EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0)
+STEPS = {1e-3: 20_000, 1e-4: 20_000, 1e-5: 200_000}
+ROT_STEPS = 10_000
+PUBLISHED = {1e-3: 0.006, 1e-4: 0.003, 1e-5: 0.003}
+_REGULARISATIONS = {"entropy": Entropy(), "l2": Quadratic()}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method at a learning rate."""
+
+    method: str
+    lr: float
+    variant: str = ""
+    """Of ROT, the regularisation; of SPOT, what differs from the recipe."""
+
+    def __str__(self) -> str:
+        return f"{self.method}@{self.lr:g}{'/' + self.variant if self.variant else ''}"
+
+
+def settings(quick: bool) -> list[Setting]:
+    """All, the longest first. At 1e-5 only two: it takes 2·10⁵ steps."""
+    if quick:
+        return [Setting("spot", 1e-3), Setting("spot-paper", 1e-4), Setting("rot", 1e-3, "entropy"), Setting("rot", 1e-3, "l2")]
+    long = [Setting("spot-paper", 1e-5), Setting("spot", 1e-5)]
+    short = [Setting(method, lr) for lr in (1e-3, 1e-4) for method in ("spot-paper", "spot-clipping", "spot")]
+    rot = [Setting("rot", lr, kind) for lr in (1e-3, 1e-4) for kind in _REGULARISATIONS]
+    return [*long, *rot, *short, Setting("spot", 1e-3, "data as it is")]
+
+
+def run(call: Call, setting: Setting) -> list[Outcome]:
+    """All seeds of a setting, as replicas."""
+    n = 2000 if call.quick else N
+    xs = gaussians().sample(n, 0)
+    return _run_rot(call, setting, xs) if setting.method == "rot" else [_run_spot(call, setting, xs)]
+
+
+def _run_spot(call: Call, setting: Setting, xs: tuple[np.ndarray, ...]) -> Outcome:
+    preset = spot_presets(setting.lr)[setting.method]
+    if setting.method == "spot":
+        preset = paper_networks(preset, WIDTH)
+    if setting.variant:
+        preset = replace(preset, standardise=False)
+    started = time.perf_counter()
+    steps = 30 if call.quick else STEPS[setting.lr]
+    seeds = call.runs(SEEDS)
+    spot = SPOT(preset=preset, steps=steps, replicas=seeds, seed=0, engine=call.engine()).fit(*xs)
+    seconds = time.perf_counter() - started
+    values = [plan.expected_cost().value for plan in spot.plans_]
+    batch = preset.sizes(2).batch_size
+    metrics = errors_of(values, 5.0) | {"error_at_step_0": spot.history_[0]["cost"] / 5.0 - 1}
+    metrics |= marginals_beside_noise(spot.plan_, gaussians())
+    return Outcome(
+        _described(setting) | {"width": WIDTH, "steps": steps},
+        metrics,
+        seeds,
+        seconds,
+        {"error_of_mean": PUBLISHED[setting.lr]} if not setting.variant else {},
+        _curve(spot.history_, batch / len(xs[0]), range(seeds)),
+    )
+
+
+def _run_rot(call: Call, setting: Setting, xs: tuple[np.ndarray, ...]) -> list[Outcome]:
+    """All ε at once; the dual is what the paper compares with, plan and map are reported beside it."""
+    seeds, steps = call.runs(SEEDS), 30 if call.quick else ROT_STEPS
+    started = time.perf_counter()
+    rot = ROT(
+        regularisation=_REGULARISATIONS[setting.variant],
+        epsilon=EPSILONS,
+        learning_rate=setting.lr,
+        steps=steps,
+        replicas=seeds,
+        seed=0,
+        engine=call.engine(),
+    ).fit(*xs)
+    seconds = (time.perf_counter() - started) / len(EPSILONS)
+    outcomes = []
+    for k, epsilon in enumerate(EPSILONS):
+        runs = range(k * seeds, (k + 1) * seeds)
+        mapped = [rot.plans_[r].expected_cost(20_000).value for r in runs]
+        metrics = errors_of([rot.duals_[r] for r in runs], 5.0)
+        metrics |= {f"plan_{name}": value for name, value in errors_of([rot.plan_costs_[r] for r in runs], 5.0).items()}
+        metrics |= {f"map_{name}": value for name, value in errors_of(mapped, 5.0).items()}
+        about = {"method": "rot", "lr": setting.lr, "regularisation": setting.variant, "epsilon": epsilon, "steps": steps}
+        outcomes.append(Outcome(about, metrics, seeds, seconds, {}, _curve(rot.history_, 100 / len(xs[0]), runs)))
+    return outcomes
+
+
+def _described(setting: Setting) -> dict[str, Any]:
+    return {"method": setting.method, "lr": setting.lr, **({"variant": setting.variant} if setting.variant else {})}
+
+
+def _curve(history: Sequence[dict[str, Any]], epochs_a_step: float, runs: range) -> dict[str, list[float]]:
+    """Mean and deviation over the runs at about 100 of the logged steps."""
+    shown = history[:: max(1, len(history) // 100)]
+    values = np.array([[record["runs"]["cost"][r] for r in runs] for record in shown])
+    return {
+        "epochs": [record["step"] * epochs_a_step for record in shown],
+        "seconds": [record["seconds"] for record in shown],
+        "mean": values.mean(1).tolist(),
+        "deviation": values.std(1).tolist(),
+    }
+
+
+def draw(curves: Sequence[dict[str, Any]], file: Path) -> None:
+    """One column for each learning rate; above against epochs, below against seconds."""
+    rates = sorted({curve["setting"]["lr"] for curve in curves}, reverse=True)
+    figure, axes = plt.subplots(2, len(rates), figsize=(5 * len(rates), 7), squeeze=False, sharey=True)
+    for column, lr in enumerate(rates):
+        mine = sorted((c for c in curves if c["setting"]["lr"] == lr), key=lambda c: label(c["setting"]))
+        for row, along in enumerate(("epochs", "seconds")):
+            _panel(axes[row, column], mine, along)
+            axes[row, column].set(xlabel=along, ylim=(3.5, 6.5), xscale="symlog")
+        axes[0, column].set_title(f"learning rate {lr:g}")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("distance")
+    axes[0, 0].legend(fontsize=6, ncols=2)
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+    plt.close(figure)
+
+
+def _panel(axis: Any, curves: Sequence[dict[str, Any]], along: str) -> None:
+    axis.axhline(5.0, color="black", linewidth=0.8, linestyle=":")
+    for curve in curves:
+        x, mean, deviation = (np.array(curve[name]) for name in (along, "mean", "deviation"))
+        style = {"linestyle": "--", "linewidth": 1} if curve["setting"]["method"] == "rot" else {"linewidth": 2}
+        (line,) = axis.plot(x, mean, label=label(curve["setting"]), **style)
+        axis.fill_between(x, mean - deviation, mean + deviation, color=line.get_color(), alpha=0.15)
+
+
+def label(setting: dict[str, Any]) -> str:
+    """A setting in words."""
+    if setting["method"] == "rot":
+        return f"ROT {setting['regularisation']} ε={setting['epsilon']:g}"
+    return setting["method"] + (f" ({setting['variant']})" if "variant" in setting else "")

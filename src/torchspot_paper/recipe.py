@@ -1,0 +1,199 @@
+"""What all experiments share: how they are called, and the rows they write."""
+
+__all__ = [
+    "Call",
+    "Outcome",
+    "Row",
+    "errors_of",
+    "marginals_beside_noise",
+    "paper_networks",
+    "read",
+    "spot_presets",
+    "store",
+]
+
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchspot import engines, presets
+from torchspot.discrepancies import sliced_w2
+from torchspot.estimators.presets import Preset
+from torchspot.storage import replacing
+from torchspot.types import Engine, Plan
+from torchspot_paper.problems import Problem
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number that was measured."""
+
+    experiment: str
+    setting: dict[str, Any]
+    metric: str
+    value: float
+    seeds: int
+    hardware: str
+    commit: str
+    seconds: float
+    published: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is stored: without what there is not."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one setting gave: numbers by metric, and curves for the figure."""
+
+    setting: dict[str, Any]
+    metrics: dict[str, float]
+    seeds: int
+    seconds: float
+    published: dict[str, float] = field(default_factory=dict)
+    curves: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Call:
+    """How an experiment was called."""
+
+    quick: bool = False
+    """A few steps on little data, to see that everything runs."""
+    seeds: int | None = None
+    """Runs of each setting; None: as many as the experiment is meant to have."""
+    device: str = "auto"
+    out: Path = Path("results")
+    jobs: int = 1
+    """Settings that run at the same time, each in a process of its own."""
+    only: str = ""
+    """Settings whose name has this in it."""
+
+    def engine(self) -> Engine:
+        """Where settings run."""
+        return engines.choose_engine(self.device)
+
+    @property
+    def hardware(self) -> str:
+        """In words."""
+        device = self.engine().device
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} CPU cores"
+
+    def runs(self, meant: int, quick: int = 2) -> int:
+        """How many of each setting."""
+        return self.seeds or (quick if self.quick else meant)
+
+    def outcomes(self, run: Callable[["Call", Any], list[Outcome]], settings: Sequence[Any]) -> Iterator[Outcome]:
+        """What `run(call, setting)` gives for every setting that was asked for, as they end."""
+        asked = [setting for setting in settings if self.only in str(setting)]
+        if self.jobs == 1:
+            for setting in asked:
+                yield from run(self, setting)
+            return
+        with ProcessPoolExecutor(self.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            alone = replace(self, jobs=1)
+            for done in as_completed([pool.submit(_with_one_thread, run, alone, setting) for setting in asked]):
+                yield from done.result()
+
+    def rows(self, experiment: str, outcome: Outcome) -> list[Row]:
+        """An outcome as rows."""
+        commit = _commit()
+        return [
+            Row(
+                experiment,
+                outcome.setting,
+                metric,
+                value,
+                outcome.seeds,
+                self.hardware,
+                commit,
+                round(outcome.seconds, 1),
+                outcome.published.get(metric),
+            )
+            for metric, value in outcome.metrics.items()
+        ]
+
+    def keep(self, experiment: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        """Stores outcomes as they come, and gives them all."""
+        kept = []
+        for outcome in outcomes:
+            store(self.out / f"{experiment}.jsonl", [row.as_dict() for row in self.rows(experiment, outcome)])
+            if outcome.curves:
+                curve = {"setting": outcome.setting, "metric": "curve", **outcome.curves}
+                store(self.out / "curves" / f"{experiment}.jsonl", [curve])
+            kept.append(outcome)
+        return kept
+
+
+def errors_of(values: Sequence[float], truth: float) -> dict[str, float]:
+    """Relative errors: of the mean of the runs, and of a run on average, in the median and at worst."""
+    each = [abs(value / truth - 1) for value in values]
+    return {
+        "error_of_mean": abs(statistics.fmean(values) / truth - 1),
+        "mean_run_error": statistics.fmean(each),
+        "median_run_error": statistics.median(each),
+        "worst_run_error": max(each),
+    }
+
+
+def marginals_beside_noise(plan: Plan, problem: Problem, n: int = 10_000) -> dict[str, float]:
+    """Sliced W2 of the worse marginal from fresh samples of its law, and what two fresh samples show."""
+    made = plan.sample(n, seed=0)
+    fresh = [[torch.from_numpy(x) for x in problem.sample(n, 10**5 + k)] for k in range(2)]
+    pairs = [
+        (sliced_w2(ours.double().cpu(), a), sliced_w2(a, b)) for ours, a, b in zip(made, *fresh, strict=True)
+    ]
+    value, floor = max(pairs, key=lambda pair: pair[0] / pair[1])
+    return {"sliced_w2": value, "noise_floor": floor}
+
+
+def paper_networks(preset: Preset, width: int) -> Preset:
+    """The recipe with the networks of section 5.1, from random weights: 2 hidden layers for G_i, 1 for λ_i."""
+    return replace(preset, width=width, generator_depth=2, critic_depth=1, warm_start=False)
+
+
+def spot_presets(learning_rate: float) -> dict[str, Preset]:
+    """The recipes that are compared, by the names they have in results."""
+    return {
+        "spot": presets.default(learning_rate),
+        "spot-paper": presets.paper(learning_rate),
+        "spot-clipping": presets.clipping(learning_rate),
+    }
+
+
+def store(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Adds rows to a file of JSON lines; those with the same setting and metric are replaced."""
+    new = {_identity(row) for row in rows}
+    kept = [row for row in read(file) if _identity(row) not in new] if file.exists() else []
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as temporary:
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in (*kept, *rows)))
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in file.read_text().splitlines() if line]
+
+
+def _identity(row: dict[str, Any]) -> str:
+    return json.dumps([row["setting"], row["metric"]], sort_keys=True)
+
+
+def _with_one_thread(run: Callable[[Call, Any], list[Outcome]], call: Call, setting: Any) -> list[Outcome]:
+    torch.set_num_threads(1)
+    return run(call, setting)
+
+
+def _commit() -> str:
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"

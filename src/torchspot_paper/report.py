@@ -1,0 +1,239 @@
+"""Measured beside published: results.md and its figures, from the rows in results/."""
+
+__all__ = ["figures", "write"]
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchspot.storage import replacing
+from torchspot_paper import comparison, dimension, fig2_convergence, fig3_hidden_units, fig6_synthetic
+from torchspot_paper.recipe import read
+
+Rows = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment in the report."""
+
+    title: str
+    about: str
+    draw: Callable[[Rows, Path], None]
+    drawn_from_curves: bool
+    tables: Callable[[Rows], Iterator[str]]
+
+
+def write(results: Path, docs: Path) -> Path:
+    """Writes results.md and its figures into `docs`."""
+    pieces = [_HEAD]
+    for name, section in _SECTIONS.items():
+        file = results / f"{name}.jsonl"
+        if not file.exists():
+            continue
+        rows = read(file)
+        pieces += [f"## {section.title}", section.about, _reproduce(name, rows)]
+        pieces += [f"![{section.title}](images/{figure.name})" for figure in figures(results, docs / "images", [name])]
+        pieces += section.tables(rows)
+    page = docs / "results.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(page) as temporary:
+        temporary.write_text("\n\n".join(pieces) + "\n")
+    return page
+
+
+def figures(results: Path, folder: Path, names: Sequence[str]) -> list[Path]:
+    """Draws the figures of these experiments, those that have something to show."""
+    drawn = []
+    for name in names:
+        section = _SECTIONS[name]
+        source = results / ("curves" if section.drawn_from_curves else "") / f"{name}.jsonl"
+        if source.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            section.draw(read(source), folder / f"{name}.png")
+            drawn.append(folder / f"{name}.png")
+    return drawn
+
+
+def _reproduce(name: str, rows: Rows) -> str:
+    hardware = " and ".join(dict.fromkeys(row["hardware"] for row in rows))
+    commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
+    return f"Reproduce: `python -m torchspot_paper {name}`. Measured on {hardware}, at commit {commits}."
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] * len(head)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
+
+
+def _percent(value: float | None, *, signed: bool = False) -> str:
+    if value is None:
+        return ""
+    return "diverged" if not math.isfinite(value) else f"{100 * value:{'+' if signed else ''}.2f} %"
+
+
+def _by_setting(rows: Rows) -> Iterator[tuple[dict[str, Any], dict[str, float], dict[str, Any]]]:
+    """Each setting once: what it is, its numbers, and one of its rows."""
+    keys = list(dict.fromkeys(str(sorted(row["setting"].items())) for row in rows))
+    for key in keys:
+        mine = [row for row in rows if str(sorted(row["setting"].items())) == key]
+        yield mine[0]["setting"], {row["metric"]: row["value"] for row in mine}, mine[0]
+
+
+_ERRORS = ("error_of_mean", "mean_run_error", "median_run_error", "worst_run_error")
+
+
+def _fig2(rows: Rows) -> Iterator[str]:
+    published = {str(sorted(row["setting"].items())): row["published"] for row in rows if "published" in row}
+    lines = []
+    for setting, found, row in sorted(_by_setting(rows), key=lambda item: (-item[0]["lr"], fig2_convergence.label(item[0]))):
+        paper = published.get(str(sorted(setting.items())))
+        numbers = [_percent(found[name]) for name in _ERRORS]
+        start = _percent(found.get("error_at_step_0"), signed=True)
+        lines.append([f"{setting['lr']:g}", fig2_convergence.label(setting), *numbers, _percent(paper), start, _ratio(found), str(row["seeds"]), f"{setting['steps']:,}", f"{row['seconds']:g}"])
+    yield _table(["rate", "method", "error of the mean", "mean error", "median", "worst", "published (error of the mean)", "at step 0", "SW2 / floor", "runs", "steps", "seconds"], lines)
+    beside = [
+        [f"{s['lr']:g}", fig2_convergence.label(s), *(_percent(f[name]) for name in ("error_of_mean", "plan_error_of_mean", "map_error_of_mean", "map_mean_run_error"))]
+        for s, f, _ in _by_setting(rows)
+        if s["method"] == "rot"
+    ]
+    yield "ROT reports the regularised dual. Beside it what its plan costs, and its barycentric map:"
+    yield _table(["rate", "method", "dual", "plan", "map", "map, mean error"], beside)
+
+
+def _fig3(rows: Rows) -> Iterator[str]:
+    lines = [
+        [str(s["width"]), *(_percent(f[name]) for name in _ERRORS), _percent(f["error_at_step_0"], signed=True), _ratio(f), str(row["seeds"]), f"{row['seconds']:g}"]
+        for s, f, row in sorted(_by_setting(rows), key=lambda item: item[0]["width"])
+    ]
+    yield _table(["width", "error of the mean", "mean error", "median", "worst", "at step 0", "SW2 / floor", "runs", "seconds"], lines)
+
+
+def _fig6(rows: Rows) -> Iterator[str]:
+    lines = [
+        [s["problem"], _percent(f["error"]), _percent(f["worst_error"]), _percent(f["error_at_step_0"], signed=True), f"{f['worst_marginal_over_floor']:.2f}", f"{f['rank_correlation']:.3f}", f"{f['rank_correlation_of_optimal_plan']:.3f}", str(row["seeds"])]
+        for s, f, row in _by_setting(rows)
+    ]
+    yield _table(["problem", "mean error", "worst", "at step 0", "worst marginal / floor", "rank correlation", "of exact plan", "runs"], lines)
+
+
+def _comparison(rows: Rows) -> Iterator[str]:
+    lines = [
+        [f"{s['n']:,}", s["method"], _percent(f["error"], signed=True), f"{f['seconds']:.1f}", f"{f['peak_megabytes']:,.0f}", f"{f['megabytes_before']:,.0f}"]
+        for s, f, _ in sorted(_by_setting(rows), key=lambda item: (item[0]["n"], item[0]["method"]))
+    ]
+    yield _table(["n", "method", "error", "seconds", "peak memory, MB", "before the call, MB"], lines)
+
+
+def _dimension(rows: Rows) -> Iterator[str]:
+    found = list(_by_setting(rows))
+    dims = sorted({s["d"] for s, _, _ in found})
+    yield "Mean error of a run (worst run in brackets); * marks rows with a marginal more than 2× its noise floor away."
+    lines = []
+    for problem in dimension_names():
+        for method in ("spot", "spot, no warm start", "mean-shift", "bures", "emd", "sinkhorn"):
+            cells = [_cell([f for s, f, _ in found if s["problem"] == problem and s["d"] == d and _method(s) == method]) for d in dims]
+            if any(cells):
+                lines.append([problem, method, *cells])
+    yield _table(["problem", "method", *(f"d = {d}" for d in dims)], lines)
+    started = [[problem, *(_start(found, problem, d, warm=True) for d in dims)] for problem in dimension_names()]
+    yield "The error at step 0 with the warm start (an untrained plan):"
+    yield _table(["problem", *(f"d = {d}" for d in dims)], started)
+    controlled = [(s, f) for s, f, _ in found if "control" in s]
+    if controlled:
+        yield "Lipschitz controls, at the same number of steps and in the same time (one run each):"
+        yield _table(*_controls(controlled))
+
+
+def _controls(controlled: Sequence[tuple[dict[str, Any], dict[str, float]]]) -> tuple[list[str], list[list[str]]]:
+    columns = [(c, e) for c in dimension.CONTROLS for e in ("steps", "time") if not (c == "orthogonal" and e == "time")]
+    places = sorted({(s["d"], s["problem"]) for s, _ in controlled})
+    lines = []
+    for d, problem in places:
+        cells = [_cell([f for s, f in controlled if (s["d"], s["problem"], s["control"], s["equal"]) == (d, problem, *column)]) for column in columns]
+        lines.append([str(d), problem, *cells])
+    return ["d", "problem", *(f"{control}, equal {equal}" if control != "orthogonal" else control for control, equal in columns)], lines
+
+
+def _cell(found: Sequence[dict[str, float]]) -> str:
+    if not found:
+        return ""
+    (numbers,) = found
+    if "worst_error" not in numbers:
+        return _percent(numbers["error"], signed=True)
+    star = "*" if numbers["sliced_w2"] > 2 * numbers["noise_floor"] else ""
+    return f"{_percent(numbers['error'])} ({_percent(numbers['worst_error'])}){star}"
+
+
+def _start(found: Any, problem: str, d: int, *, warm: bool) -> str:
+    mine = [f for s, f, _ in found if (s["problem"], s["d"], s.get("warm_start")) == (problem, d, warm)]
+    return _percent(mine[0]["error_at_step_0"], signed=True) if mine else ""
+
+
+def _method(setting: dict[str, Any]) -> str:
+    if "control" in setting:
+        return "control"
+    return setting["method"] + (", no warm start" if setting.get("warm_start") is False else "")
+
+
+def dimension_names() -> list[str]:
+    """The problems of the dimension table, in order."""
+    return list(dimension.dimension_problems(2))
+
+
+def _ratio(found: dict[str, float]) -> str:
+    return f"{found['sliced_w2'] / found['noise_floor']:.1f}" if "sliced_w2" in found else ""
+
+
+_HEAD = """# Results
+
+Written by `python -m torchspot_paper report` from the rows in `results/`; do not edit it by hand. Errors are relative to the known
+answer. Values are those of the last averaged iterate; nothing is selected. "SW2 / floor" is the sliced W2 of the worse marginal
+from fresh samples, over what two fresh samples show."""
+
+_SECTIONS = {
+    "fig2": Section(
+        "Figure 2: convergence",
+        "Section 5.1 (two Gaussians 5 apart, Euclidean cost), networks of the paper (width 8) from random weights, no warm "
+        "start. `spot` is the default recipe, whose last layer maps to data units (means and one scale of the data), so it "
+        "starts near the right distance with wrong marginals; `spot (data as it is)` does without that layer. The presets "
+        "`spot-paper` and `spot-clipping` are the paper's text and the authors' scripts taken literally.",
+        fig2_convergence.draw,
+        True,
+        _fig2,
+    ),
+    "fig3": Section(
+        "Figure 3: hidden units",
+        "The same problem and recipe for widths 2 to 1024, no warm start.",
+        fig3_hidden_units.draw,
+        True,
+        _fig3,
+    ),
+    "fig6": Section(
+        "Figure 6: pairs of synthetic data",
+        "Squared cost, width 32. The error is against exact transport, averaged over 8 blocks of 4096 fresh points (known for "
+        "the Gaussians). Rank correlation (Spearman) of the second coordinates says whether upper mass goes to the upper region.",
+        fig6_synthetic.draw,
+        True,
+        _fig6,
+    ),
+    "comparison": Section(
+        "Error against time and memory",
+        "Section 5.1 on one core, each call in a process of its own. In two dimensions exact transport of a subsample is hard to "
+        "beat; it stops at the memory of its matrix.",
+        comparison.draw,
+        False,
+        _comparison,
+    ),
+    "dimension": Section(
+        "Dimension",
+        "Problems with known answers (`torchspot_paper/problems.py`), n = 10⁵. `mean-shift` takes the distance of the means for "
+        "the answer, `bures` the cost of the affine map between Gaussians of the same moments; exact transport and Sinkhorn see "
+        "10⁴ points.",
+        dimension.draw,
+        False,
+        _dimension,
+    ),
+}
