@@ -12,7 +12,9 @@ from rich.table import Table
 from torchspot_paper import comparison, dimension, fig2_convergence, fig3_hidden_units, fig6_synthetic, report
 from torchspot_paper.recipe import Call, Outcome
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="The paper's experiments. `report` draws what they measured.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="The paper's experiments. `report` draws what they measured."
+)
 console = Console(soft_wrap=True)
 
 Quick = Annotated[bool, typer.Option(help="A few steps on little data, to see that everything runs.")]

@@ -97,7 +97,9 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
     for method in _METHODS:
         sizes = sorted({row["setting"]["n"] for row in rows if row["setting"]["method"] == method})
-        found = {(row["setting"]["n"], row["metric"]): row["value"] for row in rows if row["setting"]["method"] == method}
+        found = {
+            (row["setting"]["n"], row["metric"]): row["value"] for row in rows if row["setting"]["method"] == method
+        }
         errors = [100 * abs(found[n, "error"]) for n in sizes]
         for axis, along in zip(axes, ("seconds", "peak_megabytes"), strict=True):
             xs = [found[n, along] for n in sizes]

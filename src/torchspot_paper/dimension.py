@@ -1,4 +1,4 @@
-"""Beyond the paper: hard problems with known answers in 2 to 256 dimensions, SPOT beside baselines and exact transport."""
+"""Beyond the paper: hard problems with known answers in 2 to 256 dimensions, SPOT beside other methods."""
 
 __all__ = ["draw", "run", "settings"]
 
@@ -143,7 +143,11 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     figure, axes = plt.subplots(2, 4, figsize=(15, 6.5), sharex=True, sharey=True)
     for axis, problem in zip(axes.flat, problems, strict=False):
         for method in dict.fromkeys(map(_label, errors)):
-            mine = sorted((r["setting"]["d"], abs(r["value"])) for r in errors if _label(r) == method and r["setting"]["problem"] == problem)
+            mine = sorted(
+                (r["setting"]["d"], abs(r["value"]))
+                for r in errors
+                if _label(r) == method and r["setting"]["problem"] == problem
+            )
             if mine:
                 axis.plot(*zip(*[(d, 100 * e) for d, e in mine], strict=True), marker="o", markersize=3, label=method)
         axis.set(title=problem, xscale="log", yscale="log", ylim=(0.01, 1000))

@@ -2,7 +2,6 @@
 
 __all__ = ["draw", "label", "run", "settings"]
 
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import numpy as np
 
 from torchspot import SPOT
 from torchspot.baselines import ROT
-from torchspot.objectives.regularised import Entropy, Quadratic
+from torchspot.objectives.regularised import Entropy, Quadratic, Regularisation
 from torchspot_paper.problems import gaussians
 from torchspot_paper.recipe import (
     Call,
@@ -28,9 +27,9 @@ from torchspot_paper.recipe import (
 N, WIDTH, SEEDS = 100_000, 8, 50
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0)
 STEPS = {1e-3: 20_000, 1e-4: 20_000, 1e-5: 200_000}
-ROT_STEPS = 10_000
+ROT_STEPS = 5000
 PUBLISHED = {1e-3: 0.006, 1e-4: 0.003, 1e-5: 0.003}
-_REGULARISATIONS = {"entropy": Entropy(), "l2": Quadratic()}
+_REGULARISATIONS: dict[str, Regularisation] = {"entropy": Entropy(), "l2": Quadratic()}
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,12 @@ class Setting:
 def settings(quick: bool) -> list[Setting]:
     """All, the longest first. At 1e-5 only two: it takes 2·10⁵ steps."""
     if quick:
-        return [Setting("spot", 1e-3), Setting("spot-paper", 1e-4), Setting("rot", 1e-3, "entropy"), Setting("rot", 1e-3, "l2")]
+        return [
+            Setting("spot", 1e-3),
+            Setting("spot-paper", 1e-4),
+            Setting("rot", 1e-3, "entropy"),
+            Setting("rot", 1e-3, "l2"),
+        ]
     long = [Setting("spot-paper", 1e-5), Setting("spot", 1e-5)]
     short = [Setting(method, lr) for lr in (1e-3, 1e-4) for method in ("spot-paper", "spot-clipping", "spot")]
     rot = [Setting("rot", lr, kind) for lr in (1e-3, 1e-4) for kind in _REGULARISATIONS]
@@ -109,7 +113,13 @@ def _run_rot(call: Call, setting: Setting, xs: tuple[np.ndarray, ...]) -> list[O
         metrics = errors_of([rot.duals_[r] for r in runs], 5.0)
         metrics |= {f"plan_{name}": value for name, value in errors_of([rot.plan_costs_[r] for r in runs], 5.0).items()}
         metrics |= {f"map_{name}": value for name, value in errors_of(mapped, 5.0).items()}
-        about = {"method": "rot", "lr": setting.lr, "regularisation": setting.variant, "epsilon": epsilon, "steps": steps}
+        about = {
+            "method": "rot",
+            "lr": setting.lr,
+            "regularisation": setting.variant,
+            "epsilon": epsilon,
+            "steps": steps,
+        }
         outcomes.append(Outcome(about, metrics, seeds, seconds, {}, _curve(rot.history_, 100 / len(xs[0]), runs)))
     return outcomes
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from torchspot import SPOT
+from torchspot import SPOT, presets
 from torchspot_paper.problems import gaussians
-from torchspot_paper.recipe import Call, Outcome, errors_of, marginals_beside_noise, paper_networks, spot_presets
+from torchspot_paper.recipe import Call, Outcome, errors_of, marginals_beside_noise, paper_networks
 
-N, SEEDS, RATE = 100_000, 50, 1e-3
+N, SEEDS = 100_000, 50
 WIDTHS = tuple(2**k for k in range(1, 11))
 QUICK_WIDTHS = (2, 4, 16)
 
@@ -25,7 +25,7 @@ def settings(quick: bool) -> list[int]:
 
 def run(call: Call, width: int) -> list[Outcome]:
     """All seeds of a width, as replicas."""
-    preset = paper_networks(spot_presets(RATE)["spot"], width)
+    preset = paper_networks(presets.default(), width)
     xs = gaussians().sample(2000 if call.quick else N, 0)
     seeds, steps = call.runs(SEEDS), 30 if call.quick else preset.sizes(2).steps
     started = time.perf_counter()
@@ -34,7 +34,7 @@ def run(call: Call, width: int) -> list[Outcome]:
     values = [plan.expected_cost().value for plan in spot.plans_]
     metrics = errors_of(values, 5.0) | {"error_at_step_0": spot.history_[0]["cost"] / 5.0 - 1}
     metrics |= marginals_beside_noise(spot.plan_, gaussians())
-    setting = {"method": "spot", "width": width, "lr": RATE, "steps": steps}
+    setting = {"method": "spot", "width": width, "lr": preset.rates(width)[0], "steps": steps}
     return [Outcome(setting, metrics, seeds, seconds, {}, {"errors": [value / 5.0 - 1 for value in values]})]
 
 
@@ -45,7 +45,12 @@ def draw(curves: Sequence[dict[str, Any]], file: Path) -> None:
     figure, axis = plt.subplots(figsize=(7, 4))
     axis.boxplot([[100 * error for error in by_width[w]] for w in widths], tick_labels=[str(w) for w in widths])
     axis.axhline(0, color="black", linewidth=0.8, linestyle=":")
-    axis.set(xlabel="hidden units a layer", ylabel="error of a run, %", yscale="symlog", title="Figure 3: error against width")
+    axis.set(
+        xlabel="hidden units a layer",
+        ylabel="error of a run, %",
+        yscale="symlog",
+        title="Figure 3: error against width",
+    )
     figure.tight_layout()
     figure.savefig(file, dpi=110)
     plt.close(figure)

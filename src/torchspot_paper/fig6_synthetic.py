@@ -1,4 +1,4 @@
-"""Figure 6, synthetic data: pairs of two problems in the plane under the squared cost, with numbers beside the picture."""
+"""Figure 6, synthetic data: generated pairs of two problems in the plane, with numbers beside the picture."""
 
 __all__ = ["draw", "run", "settings"]
 
@@ -51,13 +51,18 @@ def run(call: Call, name: str) -> list[Outcome]:
     }
     pairs = [x[:SHOWN].double().cpu().numpy() for x in spot.plans_[0].sample(SHOWN, seed=1)]
     data = [x[:2000] for x in xs]
-    shown = {f"{kind}_{k}_{axis}": part[:, axis].round(3).tolist() for kind, parts in (("data", data), ("pairs", pairs)) for k, part in enumerate(parts) for axis in (0, 1)}
+    shown = {
+        f"{kind}_{k}_{axis}": part[:, axis].round(3).tolist()
+        for kind, parts in (("data", data), ("pairs", pairs))
+        for k, part in enumerate(parts)
+        for axis in (0, 1)
+    }
     setting = {"method": "spot", "problem": name, "width": WIDTH, "steps": spot.plan_.facts["steps"]}
     return [Outcome(setting, metrics, seeds, seconds, {}, shown)]
 
 
 def _exact(problem: Problem, size: int, blocks: int) -> tuple[float, float]:
-    """Exact transport averaged over blocks of fresh data (the known value where there is one), and its rank correlation."""
+    """The known value, or exact transport averaged over blocks of fresh data; and the exact plan's rank correlation."""
     drawn = [tuple(map(torch.from_numpy, problem.sample(size, 10**6 + k))) for k in range(blocks)]
     value = problem.known or statistics.fmean(emd(problem.cost, *xs) for xs in drawn)
     x, y = drawn[0]
@@ -71,12 +76,14 @@ def _rank_correlation(x: torch.Tensor, y: torch.Tensor) -> float:
 
 def draw(curves: Sequence[dict[str, Any]], file: Path) -> None:
     """Data on the left, generated pairs joined by lines on the right; one row for each problem."""
-    figure, axes = plt.subplots(len(curves), 2, figsize=(10, 4 * len(curves)), squeeze=False, sharex="row", sharey="row")
+    figure, axes = plt.subplots(
+        len(curves), 2, figsize=(10, 4 * len(curves)), squeeze=False, sharex="row", sharey="row"
+    )
     for row, curve in zip(axes, sorted(curves, key=lambda c: c["setting"]["problem"]), strict=True):
         for axis, kind in zip(row, ("data", "pairs"), strict=True):
             points = [np.stack([curve[f"{kind}_{k}_{a}"] for a in (0, 1)], axis=1) for k in (0, 1)]
             if kind == "pairs":
-                axis.add_collection(LineCollection(np.stack(points, axis=1), colors="black", linewidths=0.3))
+                axis.add_collection(LineCollection(list(np.stack(points, axis=1)), colors="black", linewidths=0.3))
             for x, colour in zip(points, ("tab:blue", "tab:orange"), strict=True):
                 axis.scatter(*x.T, s=4, color=colour, zorder=2)
             axis.set_title(f"{curve['setting']['problem']}: {'data' if kind == 'data' else 'generated pairs'}")

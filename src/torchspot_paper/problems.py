@@ -81,7 +81,9 @@ def gaussians(dim: int = 2, *, cost: Cost = costs.euclidean, apart: float = 5.0)
     shift = np.zeros(dim)
     shift[0] = apart / 2
     known = apart**2 if cost == costs.squared_euclidean else apart
-    return Problem("gaussians", cost, lambda n, rng: rng.normal(size=(n, dim)) - shift, lambda x, rng: x + 2 * shift, known)
+    return Problem(
+        "gaussians", cost, lambda n, rng: rng.normal(size=(n, dim)) - shift, lambda x, rng: x + 2 * shift, known
+    )
 
 
 def sine(*, deviation: float = np.sqrt(0.1)) -> Problem:
@@ -138,7 +140,7 @@ def _softmax(a: Points) -> Callable[[Points, Rng], Points]:
 
 
 def _monotone(q: Points) -> Callable[[Points, Rng], Points]:
-    """T(x) = Q t(Qᵀx), with t(s) = s + 2 tanh 2s for every other coordinate (two humps), 2 (exp(s/2) − 1) else (skewed)."""
+    """T(x) = Q t(Qᵀx), t(s) = s + 2 tanh 2s for every other coordinate (two humps), 2 (exp(s/2) − 1) else (skewed)."""
 
     def move(x: Points, rng: Rng) -> Points:
         s = x @ q

@@ -150,9 +150,7 @@ def marginals_beside_noise(plan: Plan, problem: Problem, n: int = 10_000) -> dic
     """Sliced W2 of the worse marginal from fresh samples of its law, and what two fresh samples show."""
     made = plan.sample(n, seed=0)
     fresh = [[torch.from_numpy(x) for x in problem.sample(n, 10**5 + k)] for k in range(2)]
-    pairs = [
-        (sliced_w2(ours.double().cpu(), a), sliced_w2(a, b)) for ours, a, b in zip(made, *fresh, strict=True)
-    ]
+    pairs = [(sliced_w2(ours.double().cpu(), a), sliced_w2(a, b)) for ours, a, b in zip(made, *fresh, strict=True)]
     value, floor = max(pairs, key=lambda pair: pair[0] / pair[1])
     return {"sliced_w2": value, "noise_floor": floor}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchspot.storage import replacing
 from torchspot_paper import comparison, dimension, fig2_convergence, fig3_hidden_units, fig6_synthetic
+from torchspot_paper.problems import dimension_problems
 from torchspot_paper.recipe import read
 
 Rows = Sequence[dict[str, Any]]
@@ -88,14 +89,51 @@ _ERRORS = ("error_of_mean", "mean_run_error", "median_run_error", "worst_run_err
 def _fig2(rows: Rows) -> Iterator[str]:
     published = {str(sorted(row["setting"].items())): row["published"] for row in rows if "published" in row}
     lines = []
-    for setting, found, row in sorted(_by_setting(rows), key=lambda item: (-item[0]["lr"], fig2_convergence.label(item[0]))):
+    for setting, found, row in sorted(
+        _by_setting(rows), key=lambda item: (-item[0]["lr"], fig2_convergence.label(item[0]))
+    ):
         paper = published.get(str(sorted(setting.items())))
         numbers = [_percent(found[name]) for name in _ERRORS]
         start = _percent(found.get("error_at_step_0"), signed=True)
-        lines.append([f"{setting['lr']:g}", fig2_convergence.label(setting), *numbers, _percent(paper), start, _ratio(found), str(row["seeds"]), f"{setting['steps']:,}", f"{row['seconds']:g}"])
-    yield _table(["rate", "method", "error of the mean", "mean error", "median", "worst", "published (error of the mean)", "at step 0", "SW2 / floor", "runs", "steps", "seconds"], lines)
+        lines.append(
+            [
+                f"{setting['lr']:g}",
+                fig2_convergence.label(setting),
+                *numbers,
+                _percent(paper),
+                start,
+                _ratio(found),
+                str(row["seeds"]),
+                f"{setting['steps']:,}",
+                f"{row['seconds']:g}",
+            ]
+        )
+    yield _table(
+        [
+            "rate",
+            "method",
+            "error of the mean",
+            "mean error",
+            "median",
+            "worst",
+            "published (error of the mean)",
+            "at step 0",
+            "SW2 / floor",
+            "runs",
+            "steps",
+            "seconds",
+        ],
+        lines,
+    )
     beside = [
-        [f"{s['lr']:g}", fig2_convergence.label(s), *(_percent(f[name]) for name in ("error_of_mean", "plan_error_of_mean", "map_error_of_mean", "map_mean_run_error"))]
+        [
+            f"{s['lr']:g}",
+            fig2_convergence.label(s),
+            *(
+                _percent(f[name])
+                for name in ("error_of_mean", "plan_error_of_mean", "map_error_of_mean", "map_mean_run_error")
+            ),
+        ]
         for s, f, _ in _by_setting(rows)
         if s["method"] == "rot"
     ]
@@ -105,23 +143,61 @@ def _fig2(rows: Rows) -> Iterator[str]:
 
 def _fig3(rows: Rows) -> Iterator[str]:
     lines = [
-        [str(s["width"]), *(_percent(f[name]) for name in _ERRORS), _percent(f["error_at_step_0"], signed=True), _ratio(f), str(row["seeds"]), f"{row['seconds']:g}"]
+        [
+            str(s["width"]),
+            *(_percent(f[name]) for name in _ERRORS),
+            _percent(f["error_at_step_0"], signed=True),
+            _ratio(f),
+            str(row["seeds"]),
+            f"{row['seconds']:g}",
+        ]
         for s, f, row in sorted(_by_setting(rows), key=lambda item: item[0]["width"])
     ]
-    yield _table(["width", "error of the mean", "mean error", "median", "worst", "at step 0", "SW2 / floor", "runs", "seconds"], lines)
+    yield _table(
+        ["width", "error of the mean", "mean error", "median", "worst", "at step 0", "SW2 / floor", "runs", "seconds"],
+        lines,
+    )
 
 
 def _fig6(rows: Rows) -> Iterator[str]:
     lines = [
-        [s["problem"], _percent(f["error"]), _percent(f["worst_error"]), _percent(f["error_at_step_0"], signed=True), f"{f['worst_marginal_over_floor']:.2f}", f"{f['rank_correlation']:.3f}", f"{f['rank_correlation_of_optimal_plan']:.3f}", str(row["seeds"])]
+        [
+            s["problem"],
+            _percent(f["error"]),
+            _percent(f["worst_error"]),
+            _percent(f["error_at_step_0"], signed=True),
+            f"{f['worst_marginal_over_floor']:.2f}",
+            f"{f['rank_correlation']:.3f}",
+            f"{f['rank_correlation_of_optimal_plan']:.3f}",
+            str(row["seeds"]),
+        ]
         for s, f, row in _by_setting(rows)
     ]
-    yield _table(["problem", "mean error", "worst", "at step 0", "worst marginal / floor", "rank correlation", "of exact plan", "runs"], lines)
+    yield _table(
+        [
+            "problem",
+            "mean error",
+            "worst",
+            "at step 0",
+            "worst marginal / floor",
+            "rank correlation",
+            "of exact plan",
+            "runs",
+        ],
+        lines,
+    )
 
 
 def _comparison(rows: Rows) -> Iterator[str]:
     lines = [
-        [f"{s['n']:,}", s["method"], _percent(f["error"], signed=True), f"{f['seconds']:.1f}", f"{f['peak_megabytes']:,.0f}", f"{f['megabytes_before']:,.0f}"]
+        [
+            f"{s['n']:,}",
+            s["method"],
+            _percent(f["error"], signed=True),
+            f"{f['seconds']:.1f}",
+            f"{f['peak_megabytes']:,.0f}",
+            f"{f['megabytes_before']:,.0f}",
+        ]
         for s, f, _ in sorted(_by_setting(rows), key=lambda item: (item[0]["n"], item[0]["method"]))
     ]
     yield _table(["n", "method", "error", "seconds", "peak memory, MB", "before the call, MB"], lines)
@@ -134,7 +210,10 @@ def _dimension(rows: Rows) -> Iterator[str]:
     lines = []
     for problem in dimension_names():
         for method in ("spot", "spot, no warm start", "mean-shift", "bures", "emd", "sinkhorn"):
-            cells = [_cell([f for s, f, _ in found if s["problem"] == problem and s["d"] == d and _method(s) == method]) for d in dims]
+            cells = [
+                _cell([f for s, f, _ in found if s["problem"] == problem and s["d"] == d and _method(s) == method])
+                for d in dims
+            ]
             if any(cells):
                 lines.append([problem, method, *cells])
     yield _table(["problem", "method", *(f"d = {d}" for d in dims)], lines)
@@ -152,9 +231,18 @@ def _controls(controlled: Sequence[tuple[dict[str, Any], dict[str, float]]]) -> 
     places = sorted({(s["d"], s["problem"]) for s, _ in controlled})
     lines = []
     for d, problem in places:
-        cells = [_cell([f for s, f in controlled if (s["d"], s["problem"], s["control"], s["equal"]) == (d, problem, *column)]) for column in columns]
+        cells = [
+            _cell(
+                [f for s, f in controlled if (s["d"], s["problem"], s["control"], s["equal"]) == (d, problem, *column)]
+            )
+            for column in columns
+        ]
         lines.append([str(d), problem, *cells])
-    return ["d", "problem", *(f"{control}, equal {equal}" if control != "orthogonal" else control for control, equal in columns)], lines
+    return [
+        "d",
+        "problem",
+        *(f"{control}, equal {equal}" if control != "orthogonal" else control for control, equal in columns),
+    ], lines
 
 
 def _cell(found: Sequence[dict[str, float]]) -> str:
@@ -180,7 +268,7 @@ def _method(setting: dict[str, Any]) -> str:
 
 def dimension_names() -> list[str]:
     """The problems of the dimension table, in order."""
-    return list(dimension.dimension_problems(2))
+    return list(dimension_problems(2))
 
 
 def _ratio(found: dict[str, float]) -> str:
@@ -189,17 +277,17 @@ def _ratio(found: dict[str, float]) -> str:
 
 _HEAD = """# Results
 
-Written by `python -m torchspot_paper report` from the rows in `results/`; do not edit it by hand. Errors are relative to the known
-answer. Values are those of the last averaged iterate; nothing is selected. "SW2 / floor" is the sliced W2 of the worse marginal
-from fresh samples, over what two fresh samples show."""
+Written by `python -m torchspot_paper report` from the rows in `results/`; do not edit it by hand. Errors are relative
+to the known answer. Values are those of the last averaged iterate; nothing is selected. "SW2 / floor" is the sliced W2
+of the worse marginal from fresh samples, over what two fresh samples show."""
 
 _SECTIONS = {
     "fig2": Section(
         "Figure 2: convergence",
-        "Section 5.1 (two Gaussians 5 apart, Euclidean cost), networks of the paper (width 8) from random weights, no warm "
-        "start. `spot` is the default recipe, whose last layer maps to data units (means and one scale of the data), so it "
-        "starts near the right distance with wrong marginals; `spot (data as it is)` does without that layer. The presets "
-        "`spot-paper` and `spot-clipping` are the paper's text and the authors' scripts taken literally.",
+        "Section 5.1 (two Gaussians 5 apart, Euclidean cost), networks of the paper (width 8) from random weights, no "
+        "warm start. `spot` is the default recipe, whose last layer maps to data units (means and one scale of the "
+        "data), so it starts near the right distance with wrong marginals; `spot (data as it is)` does without that "
+        "layer. The presets `spot-paper` and `spot-clipping` are the paper's text and the authors' scripts, literally.",
         fig2_convergence.draw,
         True,
         _fig2,
@@ -213,25 +301,26 @@ _SECTIONS = {
     ),
     "fig6": Section(
         "Figure 6: pairs of synthetic data",
-        "Squared cost, width 32. The error is against exact transport, averaged over 8 blocks of 4096 fresh points (known for "
-        "the Gaussians). Rank correlation (Spearman) of the second coordinates says whether upper mass goes to the upper region.",
+        "Squared cost, width 32. The error is against exact transport, averaged over 8 blocks of 4096 fresh points "
+        "(known for the Gaussians). Rank correlation (Spearman) of the second coordinates says whether upper mass goes "
+        "to the upper region.",
         fig6_synthetic.draw,
         True,
         _fig6,
     ),
     "comparison": Section(
         "Error against time and memory",
-        "Section 5.1 on one core, each call in a process of its own. In two dimensions exact transport of a subsample is hard to "
-        "beat; it stops at the memory of its matrix.",
+        "Section 5.1 on one core, each call in a process of its own. In two dimensions exact transport of a subsample "
+        "is hard to beat; it stops at the memory of its matrix.",
         comparison.draw,
         False,
         _comparison,
     ),
     "dimension": Section(
         "Dimension",
-        "Problems with known answers (`torchspot_paper/problems.py`), n = 10⁵. `mean-shift` takes the distance of the means for "
-        "the answer, `bures` the cost of the affine map between Gaussians of the same moments; exact transport and Sinkhorn see "
-        "10⁴ points.",
+        "Problems with known answers (`torchspot_paper/problems.py`), n = 10⁵. `mean-shift` takes the distance of the "
+        "means for the answer, `bures` the cost of the affine map between Gaussians of the same moments; exact "
+        "transport and Sinkhorn see 10⁴ points.",
         dimension.draw,
         False,
         _dimension,

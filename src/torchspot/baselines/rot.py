@@ -3,7 +3,7 @@
 __all__ = ["ROT", "MappedPlan"]
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from torchspot.training.replicas import OverReplicas, replica, stacked
 from torchspot.types import Callback, Cost, Engine, Estimate, Record, Sampler, Samples
 
 _HIDDEN = (128, 256, 128)
-_JUDGES = 1024
+_JUDGES, _BLOCKS = 512, 64
 
 
 class ROT(BaseEstimator):
@@ -83,14 +83,13 @@ class ROT(BaseEstimator):
             )
         engine = choose_engine() if self.engine is None else self.engine
         samplers = [_on(engine, as_sampler(data, name=f"data set {k + 1}")) for k, data in enumerate((X, Y))]
-        judges = [
-            sampler.draw(_JUDGES, generator(Key(self.seed, f"judges {k}"), sampler.device)).to(engine.device, engine.dtype)
-            for k, sampler in enumerate(samplers)
+        objectives = [
+            self._objective(samplers, engine, epsilon, r) for epsilon in epsilons for r in range(self.replicas)
         ]
-        objectives = [self._objective(judges, epsilon, r) for epsilon in epsilons for r in range(self.replicas)]
         games = [self._players(objective, samplers, engine, len(objectives)) for objective in objectives]
         training = Training(stacked(games), self.steps)
-        measure = _measure_of(objectives[0], training, judges)
+        judges = Draw(Key(self.seed, "judges"), *self._streams(samplers, engine, _JUDGES), device=engine.device)
+        measure = _measure_of(objectives[0], training, judges, len(objectives))
         history = History()
         train(
             training,
@@ -100,7 +99,7 @@ class ROT(BaseEstimator):
             log_every=max(1, min(100, self.steps // 20)),
         )
         self.history_ = history.records
-        final = measure()["runs"]
+        final = measure(_BLOCKS)["runs"]
         self.duals_, self.plan_costs_ = final["cost"], final["plan_cost"]
         maps = training.turns[1].player.modules[0]
         self.plans_ = [
@@ -109,17 +108,23 @@ class ROT(BaseEstimator):
         ]
         return self
 
-    def _objective(self, xs: Sequence[Tensor], epsilon: float, run: int) -> RegularisedDual:
+    def _objective(self, samplers: Sequence[Sampler], engine: Engine, epsilon: float, run: int) -> RegularisedDual:
         rng = generator(Key(self.seed, "potentials", replica=run))
-        x, y = (points[0].numel() for points in xs)
-        u, v, transport = (_network(inputs, outputs, rng) for inputs, outputs in ((x, 1), (y, 1), (x, y)))
-        potentials = Potentials(u, v, epsilon).to(xs[0])
-        return RegularisedDual(potentials, transport.to(xs[0]), self.cost, self.regularisation)
+        x, y = (math.prod(sampler.shape) for sampler in samplers)
+        u, v, transport = (
+            _network(inputs, outputs, rng).to(engine.device, engine.dtype)
+            for inputs, outputs in ((x, 1), (y, 1), (x, y))
+        )
+        potentials = Potentials(u, v, epsilon).to(engine.device, engine.dtype)
+        return RegularisedDual(potentials, transport, self.cost, self.regularisation)
+
+    def _streams(self, samplers: Sequence[Sampler], engine: Engine, size: int) -> list[Stream]:
+        return [Stream(sampler, size, engine.dtype) for sampler in samplers]
 
     def _players(
         self, objective: RegularisedDual, samplers: Sequence[Sampler], engine: Engine, runs: int
     ) -> list[Player]:
-        streams = [Stream(sampler, self.batch_size, engine.dtype) for sampler in samplers]
+        streams = self._streams(samplers, engine, self.batch_size)
 
         def player(name: str, module: nn.Module, loss: Any) -> Player:
             draw = Draw(Key(self.seed, name), *streams, device=engine.device, replicas=runs)
@@ -161,23 +166,27 @@ def _on(engine: Engine, sampler: Any) -> Sampler:
     return sampler.to(engine.device, engine.dtype) if hasattr(sampler, "to") else sampler
 
 
-def _measure_of(objective: RegularisedDual, training: Training, judges: Sequence[Tensor]) -> Any:
-    """Dual and cost of the plan now, of all runs."""
-    stack = nn.ModuleList(module for turn in training.turns for module in turn.player.modules)
+def _measure_of(objective: RegularisedDual, training: Training, judges: Draw, runs: int) -> Callable[..., Record]:
+    """Dual and cost of the plan now, of all runs, over so many blocks of data."""
 
-    def numbers() -> Float[Tensor, " 2"]:
-        return torch.stack((objective.value(*judges), objective.plan_cost(*judges)))
+    def numbers(batch: tuple[Tensor, ...]) -> Float[Tensor, " 2"]:
+        return torch.stack((objective.value(*batch), objective.plan_cost(*batch)))
 
     of_all = OverReplicas(
         numbers,
         nn.ModuleList((objective.potentials, objective.transport)),
-        stack,
+        nn.ModuleList(module for turn in training.turns for module in turn.player.modules),
         name="what is measured at logged steps",
     )
 
     @torch.no_grad()
-    def measure() -> Record:
-        duals, plan_costs = of_all().double().T.tolist()
+    def measure(blocks: int = 1) -> Record:
+        judges.k = 0
+        found = []
+        for _ in range(blocks):
+            judges.advance()
+            found.append(of_all(tuple(part.expand(runs, *part.shape) for part in judges())))
+        duals, plan_costs = torch.stack(found).double().mean(0).T.tolist()
         return {"cost": sum(duals) / len(duals), "runs": {"cost": duals, "plan_cost": plan_costs}}
 
     return measure

@@ -21,7 +21,7 @@ class Sizes(NamedTuple):
     steps: int
 
 
-_SIZES = ((4, Sizes(64, 512, 5000)), (32, Sizes(128, 512, 8000)), (math.inf, Sizes(256, 1024, 10_000)))
+_SIZES = ((4, Sizes(64, 512, 5000)), (32, Sizes(128, 512, 8000)), (math.inf, Sizes(256, 2048, 10_000)))
 """For dimensions up to the first number."""
 
 
@@ -30,9 +30,11 @@ class Preset:
     """One recipe. `presets.default()`, `presets.paper()` and `presets.clipping()` make them."""
 
     learning_rate: float
-    """Of the generator, at the start."""
+    """Of the generator, at its highest."""
     critic_learning_rate: float
-    """Of the critics, at the start."""
+    """Of the critics, at its highest."""
+    full_rate_width: int | None
+    """Networks wider than this take rates smaller by √(this / width); None: all take the same."""
     optimizer: Callable[[float, tuple[float, float], Schedule], Optimizer]
     """The class, for both players."""
     betas: tuple[float, float]
@@ -78,6 +80,15 @@ class Preset:
             if value is not None and value < 1:
                 raise InvalidArgument(f"{name} must be at least 1, and is {value}.")
 
+    def rates(self, width: int) -> tuple[float, float]:
+        """Of the generator and of the critics, for networks of this width.
+
+        E c(G) is low by an amount that grows with the rate and with the width: at 256 units a layer section 5.1 came
+        out .9 % low with 2·10⁻³ and .06 % with 10⁻³.
+        """
+        factor = 1.0 if self.full_rate_width is None else min(1.0, math.sqrt(self.full_rate_width / width))
+        return factor * self.learning_rate, factor * self.critic_learning_rate
+
     def sizes(self, dim: int) -> Sizes:
         """Width, batch and steps for data of this dimension: wider, larger and longer as it grows."""
         small = next(sizes for most, sizes in _SIZES if dim <= most)
@@ -90,6 +101,7 @@ def default(learning_rate: float = 2e-3) -> Preset:
     return Preset(
         learning_rate=learning_rate,
         critic_learning_rate=2.5 * learning_rate,
+        full_rate_width=64,
         optimizer=OptimisticAdam,
         betas=(0.5, 0.99),
         schedule=Cosine(),
@@ -117,6 +129,7 @@ def paper(learning_rate: float = 1e-3) -> Preset:
     return Preset(
         learning_rate=learning_rate,
         critic_learning_rate=learning_rate,
+        full_rate_width=None,
         optimizer=Adam,
         betas=(0.5, 0.999),
         schedule=Constant(),

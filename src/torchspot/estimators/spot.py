@@ -166,7 +166,7 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
         _objective(spot, preset, builder, shapes, sizes.width, eta.eta, problem.units, k) for k in range(replicas)
     ]
     draws = _draws(problem, latent, sizes.batch_size, spot, engine)
-    games = [_players(objective, preset, draws) for objective in objectives]
+    games = [_players(objective, preset, preset.rates(sizes.width), draws) for objective in objectives]
     training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps)
     history = History(None if folder is None else folder / "history.jsonl")
     callbacks: tuple[Any, ...] = (Divergence(folder), *spot.callbacks, history)
@@ -287,12 +287,14 @@ def _draws(problem: Problem, latent: Latent, size: int, spot: SPOT, engine: Engi
     return draw("critics", noise, *data), draw("generator", noise)
 
 
-def _players(objective: Transport, preset: Preset, draws: tuple[Draw, Draw]) -> list[Player]:
+def _players(
+    objective: Transport, preset: Preset, rates: tuple[float, float], draws: tuple[Draw, Draw]
+) -> list[Player]:
     rising = Rising(preset.rise, preset.schedule) if preset.rise else preset.schedule
     critics = Player(
         name="critics",
         modules=(objective.critics,),
-        optimizer=preset.optimizer(preset.critic_learning_rate, preset.betas, preset.schedule),
+        optimizer=preset.optimizer(rates[1], preset.betas, preset.schedule),
         draw=draws[0],
         loss=objective.critic_loss,
         repeats=lambda step: preset.critic_steps,
@@ -301,7 +303,7 @@ def _players(objective: Transport, preset: Preset, draws: tuple[Draw, Draw]) -> 
     mover = Player(
         name="generator",
         modules=(objective.generator,),
-        optimizer=preset.optimizer(preset.learning_rate, preset.betas, rising),
+        optimizer=preset.optimizer(rates[0], preset.betas, rising),
         draw=draws[1],
         loss=objective.generator_loss,
         averaging=preset.averaging,

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import Rows
-from torchspot.objectives.gaussian import invertible_covariance, optimal_map
 from torchspot.networks.cones import Cones
 from torchspot.networks.convex import InverseMap, StronglyConvex
 from torchspot.networks.critics import Critics
 from torchspot.networks.generators import Shapes
 from torchspot.networks.lipschitz import Orthogonal
+from torchspot.objectives.gaussian import invertible_covariance, optimal_map
 from torchspot.random import Key, generator
 from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train

@@ -19,8 +19,8 @@ from torchspot import costs
 from torchspot.costs.multimarginal import SumOverPairs
 from torchspot.costs.pointwise import PNorm, SquaredEuclidean
 from torchspot.evaluation.fitted import learned_cones, orthogonal_network, strongly_convex_network
-from torchspot.objectives.gaussian import barycentric_maps, invertible_covariance
 from torchspot.exact import Coupling, by_pot, c_transform, couple, matched
+from torchspot.objectives.gaussian import barycentric_maps, invertible_covariance
 from torchspot.types import Cost, Samples, Values
 
 Points = Float[Tensor, "batch dim"]

@@ -45,9 +45,7 @@ def parallel(
     return ParallelLinear(layers)
 
 
-def mlp(
-    sizes: list[int], rng: torch.Generator, *, activation: Callable[[], nn.Module] | None = None
-) -> nn.Sequential:
+def mlp(sizes: list[int], rng: torch.Generator, *, activation: Callable[[], nn.Module] | None = None) -> nn.Sequential:
     """Linear layers of these sizes with LeakyReLU (or another activation) between them.
 
     >>> mlp([2, 8, 1], torch.Generator())

@@ -4,7 +4,7 @@ Reference: "Large-Scale Optimal Transport and Mapping Estimation", V. Seguy, B. 
 A. Rolet and M. Blondel, 2018.
 """
 
-__all__ = ["Entropy", "Potentials", "Quadratic", "RegularisedDual", "Regularisation"]
+__all__ = ["Entropy", "Potentials", "Quadratic", "Regularisation", "RegularisedDual"]
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -16,7 +16,7 @@ from torchspot.networks.generators import InDataUnits
 from torchspot.types import Cost, Samples
 
 _MATCHED = 1024
-_SLACK = 2.0
+_SLACK = 3.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class MarginalWeights:
 
 
 def marginal_weights(cost: Cost, xs: Samples, plan: Samples | None = None) -> MarginalWeights:
-    """η_i = 2 L_i: the penalty is exact for η_i > L_i.
+    """η_i = 3 L_i: the penalty is exact for η_i > L_i, and critics that find only a part of W1 need some slack.
 
     L_i is what the cost states, else the 99 % quantile of ‖∇_i c‖ over 1024 points of each marginal (512 for more than
     two), matched to tuples of least cost. In high dimension a few points lie far from each other, and matched tuples
