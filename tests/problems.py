@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from torchspot import costs
 from torchspot.training.players import Player
+from torchspot_paper.problems import dimension_problems, gaussians
 
 
 @dataclass(frozen=True)
@@ -16,18 +18,14 @@ class Known:
 
 def two_gaussians(n: int, *, dim: int = 2, apart: float = 5.0, squared: bool = False, seed: int = 0) -> Known:
     """Section 5.1: N(∓apart/2 e_1, I); the optimal plan is the translation under both costs."""
-    rng = np.random.default_rng(seed)
-    shift = np.zeros(dim)
-    shift[0] = apart / 2
-    return Known((rng.normal(size=(n, dim)) - shift, rng.normal(size=(n, dim)) + shift), apart**2 if squared else apart)
+    problem = gaussians(dim, cost=costs.squared_euclidean if squared else costs.euclidean, apart=apart)
+    return Known(problem.sample(n, seed), problem.value)
 
 
-def stretch(n: int, *, dim: int, low: float = 1.0, high: float = 3.0, seed: int = 0) -> Known:
-    """Y = X + r X/‖X‖, r uniform on [low, high] and independent of X: W1 = E r, with the potential −‖x‖."""
-    rng = np.random.default_rng(seed)
-    x, base = rng.normal(size=(n, dim)), rng.normal(size=(n, dim))
-    r = rng.uniform(low, high, size=(n, 1))
-    return Known((x, base + r * base / np.linalg.norm(base, axis=1, keepdims=True)), (low + high) / 2)
+def stretch(n: int, *, dim: int, seed: int = 0) -> Known:
+    """Y = X + r X/‖X‖, r uniform on [1, 3] and independent of X: W1 = 2."""
+    problem = dimension_problems(dim)["stretch"]
+    return Known(problem.sample(n, seed), problem.value)
 
 
 def three_gaussians(n: int, *, seed: int = 0) -> Known:

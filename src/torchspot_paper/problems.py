@@ -1,6 +1,6 @@
 """Problems whose answers are known: laws to draw from, the cost, and the optimal value."""
 
-__all__ = ["Known", "Problem", "dimension_problems", "gaussians", "sine"]
+__all__ = ["Problem", "dimension_problems", "gaussians", "sine"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +17,6 @@ Points = Float[np.ndarray, "n dim"]
 Rng = np.random.Generator
 
 _CHUNK = 50_000
-
-
-@dataclass(frozen=True)
-class Known:
-    """Samples of each marginal, and the optimal cost between their laws."""
-
-    xs: tuple[Points, ...]
-    value: float
 
 
 @dataclass(frozen=True)

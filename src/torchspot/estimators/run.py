@@ -15,7 +15,7 @@ from torchspot.errors import InvalidArgument
 from torchspot.estimators.problem import Problem
 from torchspot.latents import Latent
 from torchspot.networks.generators import InDataUnits
-from torchspot.objectives.transport import MarginalWeights, Transport
+from torchspot.objectives.transport import SLACK, MarginalWeights, Transport
 from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.training.callbacks import Checkpoint, History
 from torchspot.training.checkpoint import load_checkpoint
@@ -80,9 +80,9 @@ class Run:
 
     @property
     def lipschitz(self) -> tuple[float, ...]:
-        """L_i, as far as is known: half of η where η was given."""
+        """L_i, as far as is known: a third of η where η was given."""
         started = self.weighing.started
-        return started.lipschitz or tuple(eta / 2 for eta in started.eta)
+        return started.lipschitz or tuple(eta / SLACK for eta in started.eta)
 
     @property
     def doublings(self) -> list[int]:

@@ -59,7 +59,7 @@ class SPOT(BaseEstimator):
         generator: builder `(shapes, rng) -> Module` of the network from noise to the marginals, or a module.
         critics: builder of one module that takes the tuple of samples and gives one value a row for each, or a module.
         latent: the noise; by default Gaussian, as large as the largest marginal (100 for images).
-        marginal_weight: η, one number or one for each marginal; by default twice the cost's Lipschitz constant.
+        marginal_weight: η, one number or one for each marginal; by default three times the cost's Lipschitz constant.
         steps: generator steps; by default from the data's dimension.
         batch_size: samples a step; by default from the data's dimension.
         replicas: so many independent runs (weights, mini-batches and noise of their own), computed together.

@@ -1,6 +1,6 @@
 """SPOT's game, eq:finalvariant: the transport cost of G, and critics that hold its marginals to the data."""
 
-__all__ = ["MarginalWeights", "Transport", "marginal_weights"]
+__all__ = ["SLACK", "MarginalWeights", "Transport", "marginal_weights"]
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from torchspot.networks.generators import InDataUnits
 from torchspot.types import Cost, Samples
 
 _MATCHED = 1024
-_SLACK = 3.0
+SLACK = 3.0
+"""η_i over L_i."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def marginal_weights(cost: Cost, xs: Samples, plan: Samples | None = None) -> Ma
             f"the cost's gradient on the data gives no Lipschitz constant (it came out as {lipschitz}). "
             "Give the weights of the marginals yourself: SPOT(marginal_weight=…)."
         )
-    return MarginalWeights(tuple(_SLACK * value for value in lipschitz), lipschitz, source)
+    return MarginalWeights(tuple(SLACK * value for value in lipschitz), lipschitz, source)
 
 
 def _matched(cost: Cost, xs: Samples) -> Samples:

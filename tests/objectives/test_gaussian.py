@@ -1,0 +1,46 @@
+"""The affine plan of Gaussians against closed forms."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import sqrtm
+
+from problems import multi_bures, three_gaussians
+from torchspot.objectives.gaussian import AffinePlan
+
+
+def sheared(n, dim, seed):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.normal(size=(n, dim)) @ rng.normal(size=(dim, dim)))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7])
+def test_two_gaussians_cost_their_bures_distance(dim):
+    xs = [x - x.mean(0) for x in (sheared(500, dim, 0), sheared(500, dim, 1))]
+    plan = AffinePlan.between(xs)
+    a, b = (x.mT.numpy() @ x.numpy() / len(x) for x in xs)
+    for matrix, covariance in zip(plan.matrices, (a, b), strict=True):
+        assert np.allclose(matrix @ matrix.mT, covariance, rtol=1e-4, atol=1e-4 * covariance.max())
+    root = sqrtm(a)
+    bures = np.trace(a + b - 2 * np.real(sqrtm(root @ b @ root)))
+    assert float((plan.matrices[1] - plan.matrices[0]).square().sum()) == pytest.approx(bures, rel=1e-3)
+
+
+def test_partners_are_those_of_the_monge_map():
+    """The map from the first marginal to the second is symmetric and positive: the gradient of a convex function."""
+    xs = [x - x.mean(0) for x in (sheared(500, 3, 2), sheared(500, 3, 3))]
+    plan = AffinePlan.between(xs)
+    same, moved = plan.partners(xs[0])
+    assert torch.allclose(same, xs[0])
+    forth = torch.linalg.lstsq(xs[0], moved).solution
+    assert torch.allclose(forth, forth.mT, atol=1e-8)
+    assert torch.linalg.eigvalsh(forth).min() > 0
+
+
+def test_three_gaussians_cost_what_the_fixed_point_says():
+    xs = [torch.from_numpy(x) for x in three_gaussians(2000).xs]
+    centred = [x - x.mean(0) for x in xs]
+    matrices = AffinePlan.between(centred).matrices
+    cost = sum(float((a - b).square().sum()) for i, a in enumerate(matrices) for b in matrices[i + 1 :])
+    covariances = [(x.mT @ x / len(x)).numpy() for x in centred]
+    assert cost == pytest.approx(multi_bures([np.zeros(2)] * 3, covariances), rel=1e-4)

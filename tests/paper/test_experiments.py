@@ -1,0 +1,66 @@
+"""The experiments from their command line, quickly; and the report."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from torchspot_paper.__main__ import app
+from torchspot_paper.recipe import errors_of, read, store
+
+FIELDS = {"experiment", "setting", "metric", "value", "seeds", "hardware", "commit", "seconds"}
+ERRORS = {"error_of_mean", "mean_run_error", "median_run_error", "worst_run_error"}
+METRICS = {
+    "fig2": ERRORS,
+    "fig3": ERRORS,
+    "fig6": {"error", "error_at_step_0", "worst_marginal_over_floor", "rank_correlation"},
+    "comparison": {"error", "seconds", "peak_megabytes"},
+    "dimension": {"error", "error_at_step_0", "sliced_w2", "noise_floor"},
+}
+
+
+def call(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_quick(name, tmp_path):
+    """Rows of the agreed form, a figure, and a section of the report."""
+    output = call(name, "--quick", "--out", tmp_path)
+    rows = read(tmp_path / f"{name}.jsonl")
+    assert all(set(row) >= FIELDS for row in rows)
+    assert {row["experiment"] for row in rows} == {name}
+    assert METRICS[name] <= {row["metric"] for row in rows}
+    assert "spot" in {row["setting"]["method"] for row in rows}
+    assert f"{name}.png" in output
+    call("report", "--out", tmp_path, "--docs", tmp_path / "docs")
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert f"python -m torchspot_paper {name}" in page
+    assert f"images/{name}.png" in page
+    assert (tmp_path / "docs" / "images" / f"{name}.png").stat().st_size > 1000
+
+
+def test_only_some_settings_and_several_at_once(tmp_path):
+    call("fig3", "--quick", "--seeds", 1, "--jobs", 2, "--only", "2", "--out", tmp_path)
+    rows = read(tmp_path / "fig3.jsonl")
+    assert {row["setting"]["width"] for row in rows} == {2}
+    assert {row["seeds"] for row in rows} == {1}
+
+
+def test_rows_of_the_same_setting_and_metric_are_replaced(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    first = {"setting": {"a": 1}, "metric": "error", "value": 1.0}
+    other = {"setting": {"a": 2}, "metric": "error", "value": 2.0}
+    store(file, [first, other])
+    store(file, [first | {"value": 3.0}])
+    assert sorted(json.dumps(row) for row in read(file)) == sorted(map(json.dumps, [other, first | {"value": 3.0}]))
+
+
+def test_errors_of_the_mean_and_of_the_runs():
+    found = errors_of([4.0, 6.0, 5.5], 5.0)
+    assert found["error_of_mean"] == pytest.approx(0.1 / 3)
+    assert found["mean_run_error"] == pytest.approx(0.5 / 3)
+    assert found["median_run_error"] == pytest.approx(0.2)
+    assert found["worst_run_error"] == pytest.approx(0.2)
