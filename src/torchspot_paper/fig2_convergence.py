@@ -29,6 +29,10 @@ EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0)
 STEPS = {1e-3: 20_000, 1e-4: 20_000, 1e-5: 200_000}
 ROT_STEPS = 5000
 PUBLISHED = {1e-3: 0.006, 1e-4: 0.003, 1e-5: 0.003}
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "independent weights": {"aligned_from": None},
+    "data as it is": {"aligned_from": None, "standardise": False},
+}
 _REGULARISATIONS: dict[str, Regularisation] = {"entropy": Entropy(), "l2": Quadratic()}
 
 
@@ -57,7 +61,8 @@ def settings(quick: bool) -> list[Setting]:
     long = [Setting("spot-paper", 1e-5), Setting("spot", 1e-5)]
     short = [Setting(method, lr) for lr in (1e-3, 1e-4) for method in ("spot-paper", "spot-clipping", "spot")]
     rot = [Setting("rot", lr, kind) for lr in (1e-3, 1e-4) for kind in _REGULARISATIONS]
-    return [*long, *rot, *short, Setting("spot", 1e-3, "data as it is")]
+    variants = [Setting("spot", lr, variant) for lr in (1e-3, 1e-4) for variant in _VARIANTS]
+    return [*long, *rot, *short, *variants]
 
 
 def run(call: Call, setting: Setting) -> list[Outcome]:
@@ -72,7 +77,7 @@ def _run_spot(call: Call, setting: Setting, xs: tuple[np.ndarray, ...]) -> Outco
     if setting.method == "spot":
         preset = paper_networks(preset, WIDTH)
     if setting.variant:
-        preset = replace(preset, standardise=False)
+        preset = replace(preset, **_VARIANTS[setting.variant])
     started = time.perf_counter()
     steps = 30 if call.quick else STEPS[setting.lr]
     seeds = call.runs(SEEDS)

@@ -285,9 +285,10 @@ _SECTIONS = {
     "fig2": Section(
         "Figure 2: convergence",
         "Section 5.1 (two Gaussians 5 apart, Euclidean cost), networks of the paper (width 8) from random weights, no "
-        "warm start. `spot` is the default recipe, whose last layer maps to data units (means and one scale of the "
-        "data), so it starts near the right distance with wrong marginals; `spot (data as it is)` does without that "
-        "layer. The presets `spot-paper` and `spot-clipping` are the paper's text and the authors' scripts, literally.",
+        "warm start. `spot` is the default recipe: its last layer maps to data units (means and one scale of the data) "
+        "and both networks start with equal random weights, so it starts near the right distance, with wrong "
+        "marginals. `spot (independent weights)` does without the second, `spot (data as it is)` without either. "
+        "`spot-paper` and `spot-clipping` are the paper's text and the authors' scripts, literally.",
         fig2_convergence.draw,
         True,
         _fig2,

@@ -90,7 +90,7 @@ def test_more_marginals_are_estimated_over_matched_tuples():
 
 
 def test_in_high_dimension_a_plan_near_the_optimal_one_gives_the_smaller_constant():
-    """A shift of 5 in 64 dimensions: 1024 matched points are further apart than the shift, which ‖∇c‖ = 10 comes from."""
+    """A shift of 5 in 64 dimensions has ‖∇c‖ = 10; 1024 matched points are further apart than the shift."""
     x, y = (torch.randn(2000, 64, generator=torch.Generator().manual_seed(k)) for k in range(2))
     y[:, 0] += 5
     shifted = x.clone()

@@ -27,7 +27,8 @@ from torchspot.training.replicas import OverReplicas, replica, stacked
 from torchspot.types import Callback, Cost, Engine, Estimate, Record, Sampler, Samples
 
 _HIDDEN = (128, 256, 128)
-_JUDGES, _BLOCKS = 512, 64
+_JUDGES, _LOGGED, _PAIRED = 16_384, 1024, 512
+"""Samples for the last values and for those on the way, and of how many all pairs are looked at."""
 
 
 class ROT(BaseEstimator):
@@ -99,7 +100,7 @@ class ROT(BaseEstimator):
             log_every=max(1, min(100, self.steps // 20)),
         )
         self.history_ = history.records
-        final = measure(_BLOCKS)["runs"]
+        final = measure(_JUDGES)["runs"]
         self.duals_, self.plan_costs_ = final["cost"], final["plan_cost"]
         maps = training.turns[1].player.modules[0]
         self.plans_ = [
@@ -167,10 +168,12 @@ def _on(engine: Engine, sampler: Any) -> Sampler:
 
 
 def _measure_of(objective: RegularisedDual, training: Training, judges: Draw, runs: int) -> Callable[..., Record]:
-    """Dual and cost of the plan now, of all runs, over so many blocks of data."""
+    """Dual and cost of the plan now, of all runs; pairs are those of a part of the samples."""
 
     def numbers(batch: tuple[Tensor, ...]) -> Float[Tensor, " 2"]:
-        return torch.stack((objective.value(*batch), objective.plan_cost(*batch)))
+        few = tuple(part[:_PAIRED] for part in batch)
+        u, v = objective.potentials(*batch)
+        return torch.stack((u.mean() + v.mean() + objective.penalty(*few), objective.plan_cost(*few)))
 
     of_all = OverReplicas(
         numbers,
@@ -179,14 +182,12 @@ def _measure_of(objective: RegularisedDual, training: Training, judges: Draw, ru
         name="what is measured at logged steps",
     )
 
+    judges.advance()
+    same = tuple(part.expand(runs, *part.shape) for part in judges())
+
     @torch.no_grad()
-    def measure(blocks: int = 1) -> Record:
-        judges.k = 0
-        found = []
-        for _ in range(blocks):
-            judges.advance()
-            found.append(of_all(tuple(part.expand(runs, *part.shape) for part in judges())))
-        duals, plan_costs = torch.stack(found).double().mean(0).T.tolist()
+    def measure(rows: int = _LOGGED) -> Record:
+        duals, plan_costs = of_all(tuple(part[:, :rows] for part in same)).double().T.tolist()
         return {"cost": sum(duals) / len(duals), "runs": {"cost": duals, "plan_cost": plan_costs}}
 
     return measure

@@ -21,6 +21,7 @@ class Sizes(NamedTuple):
     steps: int
 
 
+_FULL_RATE = 2e-3
 _SIZES = ((4, Sizes(64, 512, 5000)), (32, Sizes(128, 512, 8000)), (math.inf, Sizes(256, 2048, 10_000)))
 """For dimensions up to the first number."""
 
@@ -96,11 +97,15 @@ class Preset:
         return Sizes(*(default if value is None else value for value, default in zip(given, small, strict=True)))
 
 
-def default(learning_rate: float = 2e-3) -> Preset:
-    """The recipe that works: orthogonal critics, optimistic Adam, a falling rate, an averaged generator, exact η."""
+def default(learning_rate: float = _FULL_RATE) -> Preset:
+    """The recipe that works: orthogonal critics, optimistic Adam, a falling rate, an averaged generator, exact η.
+
+    A smaller learning rate is the generator's only: with critics as slow as itself the game turns in circles, which
+    optimism damps the less the smaller the steps are.
+    """
     return Preset(
         learning_rate=learning_rate,
-        critic_learning_rate=2.5 * learning_rate,
+        critic_learning_rate=2.5 * max(learning_rate, _FULL_RATE),
         full_rate_width=64,
         optimizer=OptimisticAdam,
         betas=(0.5, 0.99),
@@ -115,7 +120,7 @@ def default(learning_rate: float = 2e-3) -> Preset:
         critic_depth=3,
         warm_start=True,
         standardise=True,
-        aligned_from=3,
+        aligned_from=2,
         batch_size=None,
         steps=None,
     )
