@@ -64,11 +64,11 @@ def test_it_ends_after_two_audits_at_the_noise_floor_and_the_history_says_why():
 def test_a_marginal_that_is_off_by_more_than_a_hundredth_of_the_cost_has_its_eta_doubled():
     spot = SPOT(callbacks=[floor(Script(judged(0.01, 0.2)), doublings=2)], **SHORT).fit(*two_gaussians(300).xs)
     changes = [change for record in spot.history_ for change in record.get("eta_changes", [])]
-    assert [(change["marginal"], change["eta"]) for change in changes] == [(2, 4.0), (2, 8.0)]
+    assert [(change["marginal"], change["eta"]) for change in changes] == [(2, 6.0), (2, 12.0)]
     assert "4.0% of the cost" in changes[0]["why"]
-    assert spot.marginal_weights_.eta == (2.0, 8.0)
+    assert spot.marginal_weights_.eta == (3.0, 12.0)
     assert spot.marginal_weights_.source == "known, doubled"
-    assert spot.plan_.facts["eta"] == [2.0, 8.0]
+    assert spot.plan_.facts["eta"] == [3.0, 12.0]
 
 
 def test_a_doubled_eta_changes_what_is_trained_and_survives_a_stop(tmp_path):
@@ -89,7 +89,7 @@ def test_a_doubled_eta_changes_what_is_trained_and_survives_a_stop(tmp_path):
         kept = callbacks.Checkpoint(tmp_path, every_seconds=0)
         SPOT(callbacks=[callback(), Stop(), kept], **SHORT).fit(*data, resume=tmp_path)
     resumed = SPOT(callbacks=[callback()], **SHORT).fit(*data, resume=tmp_path)
-    assert resumed.marginal_weights_.eta == (2.0, 4.0)
+    assert resumed.marginal_weights_.eta == (3.0, 6.0)
     assert torch.equal(resumed.plan_.sample(5, seed=0)[1], whole.plan_.sample(5, seed=0)[1])
     lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert sum("eta_changes" in line for line in lines) == 1

@@ -82,8 +82,8 @@ def test_it_does_not_fall_into_a_coupling_that_is_turned_over():
 
 def test_rates_fall_with_the_width():
     preset = presets.default(1e-3)
-    assert preset.rates(8) == preset.rates(64) == (1e-3, 2.5e-3)
-    assert preset.rates(256) == pytest.approx((5e-4, 1.25e-3))
+    assert preset.rates(8) == preset.rates(64) == (1e-3, 5e-3)  # critics keep the rate of the default
+    assert preset.rates(256) == pytest.approx((5e-4, 2.5e-3))
     assert presets.paper(1e-4).rates(1024) == (1e-4, 1e-4)
 
 
