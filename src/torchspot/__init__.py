@@ -3,6 +3,7 @@
 __all__ = [
     "SPOT",
     "__version__",
+    "baselines",
     "callbacks",
     "costs",
     "data",
@@ -15,7 +16,7 @@ __all__ = [
     "presets",
 ]
 
-from torchspot import costs, data, errors, evaluation, latents, networks
+from torchspot import baselines, costs, data, errors, evaluation, latents, networks
 from torchspot.estimators import SPOT, presets
 from torchspot.plans import load
 from torchspot.training import callbacks

@@ -34,3 +34,8 @@ def test_replicas_differ_and_the_same_seed_gives_the_same_result():
 def test_what_it_needs(wrong, name):
     with pytest.raises(InvalidArgument, match=name):
         ROT(**wrong).fit(*two_gaussians(100).xs)
+
+
+def test_pictures_are_refused():
+    with pytest.raises(InvalidArgument, match="Flatten each sample"):
+        ROT().fit(torch.zeros(20, 1, 4, 4), torch.zeros(20, 1, 4, 4))

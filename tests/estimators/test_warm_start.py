@@ -9,6 +9,7 @@ import torch
 import torchspot
 from problems import three_gaussians
 from torchspot import SPOT, costs, latents, presets
+from torchspot.errors import InvalidArgument
 from torchspot.networks.generators import AroundAffine, SeparateGenerator
 
 SHEAR = np.array([[1.5, 0.8], [0.0, 0.6]])
@@ -31,8 +32,8 @@ def test_untrained_it_has_the_moments_of_the_data_and_the_bures_cost():
     x, y = sheared(20_000)
     spot = started(x, y, cost=costs.squared_euclidean)
     for ours, data in zip(spot.sample(100_000, seed=0), (x, y), strict=True):
-        assert np.allclose(ours.mean(0), data.mean(0), atol=0.02)
-        assert np.allclose(np.cov(ours.T), np.cov(data.T), atol=0.05)
+        assert np.allclose(ours.mean(0), data.mean(0), atol=0.05)
+        assert np.allclose(np.cov(ours.T), np.cov(data.T), atol=0.1)
     singular = np.linalg.svd(SHEAR, compute_uv=False)  # between I and S Sᵀ: Bures² = Σ (1 − σ)²
     assert spot.history_[0]["cost"] == pytest.approx(2 + np.sum((1 - singular) ** 2), rel=0.05)
 
@@ -87,8 +88,15 @@ def test_rates_fall_with_the_width():
     assert presets.paper(1e-4).rates(1024) == (1e-4, 1e-4)
 
 
+def test_settings_that_do_not_go_together():
+    with pytest.raises(InvalidArgument, match="warm_start needs standardise=True"):
+        replace(presets.default(), standardise=False)
+    with pytest.raises(InvalidArgument, match="rise must be at least 0 and below 1"):
+        replace(presets.default(), rise=1.0)
+
+
 def test_as_it_is_the_data_is_not_standardised():
     x, y = (a + 100 for a in sheared(1000))
-    units = started(x, y, preset=replace(presets.default(), standardise=False)).plan_.generator.units
+    units = started(x, y, preset=replace(presets.default(), standardise=False, warm_start=False)).plan_.generator.units
     assert float(units.scale) == 1
     assert all(float(mean.abs().max()) == 0 for mean in units.means)

@@ -6,7 +6,7 @@ from torch import nn
 
 from torchspot.errors import InvalidArgument
 from torchspot.training.optimizers import Adam, FlatParameters, OptimisticAdam
-from torchspot.training.schedules import Constant, Cosine
+from torchspot.training.schedules import Constant, Cosine, Rising
 
 
 def test_adam_is_torchs_adam():
@@ -70,4 +70,5 @@ def test_nothing_to_train_is_an_error():
 def test_schedules():
     progress = torch.tensor([0.0, 0.25, 0.5, 1.0])
     assert torch.allclose(Cosine()(progress), torch.tensor([1, 0.8535534, 0.5, 0]), atol=1e-6)
+    assert torch.allclose(Rising(0.5, Cosine())(progress), torch.tensor([0, 0.5 * 0.8535534, 0.5, 0]), atol=1e-6)
     assert Constant()(progress).tolist() == [1, 1, 1, 1]

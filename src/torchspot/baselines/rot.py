@@ -84,6 +84,11 @@ class ROT(BaseEstimator):
             )
         engine = choose_engine() if self.engine is None else self.engine
         samplers = [_on(engine, as_sampler(data, name=f"data set {k + 1}")) for k, data in enumerate((X, Y))]
+        if any(len(sampler.shape) != 1 for sampler in samplers):
+            raise InvalidArgument(
+                f"ROT takes rows of numbers, and got samples of shapes {[sampler.shape for sampler in samplers]}. "
+                "Flatten each sample into one row."
+            )
         objectives = [
             self._objective(samplers, engine, epsilon, r) for epsilon in epsilons for r in range(self.replicas)
         ]

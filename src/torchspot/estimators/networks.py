@@ -16,7 +16,7 @@ from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
 from torchspot.types import Cost, Samples
 
-_TRIED = 4096
+_TRIED, _LARGEST = 4096, 1024
 
 Builder = Callable[[Shapes, torch.Generator], nn.Module]
 """Makes a network for these shapes with weights from this generator, so that every fit starts afresh."""
@@ -55,12 +55,13 @@ def build_critics(builder: Builder | nn.Module, shapes: Shapes, seed: int, repli
 def moment_start(cost: Cost, latent: Latent, units: Units, probe: Samples, *, seed: int) -> AffinePlan | None:
     """The plan that is optimal for Gaussians with the moments of these samples, where that is a good start.
 
-    None where marginals differ in dimension, z is not Gaussian or too small, or the plan costs no less than the
-    independent one: what is optimal for the squared distance may be the worst for another cost.
+    None where marginals differ in dimension, have more than 1024 (roots of matrices would take minutes) or are no
+    vectors, z is not Gaussian or too small, or the plan costs no less than the independent one: what is optimal for the
+    squared distance may be the worst for another cost.
     """
     shapes = {tuple(x.shape[1:]) for x in probe}
     size = probe[0][0].numel()
-    if len(shapes) > 1 or probe[0].ndim != 2 or not isinstance(latent, Normal) or latent.dim < size:
+    if len(shapes) > 1 or probe[0].ndim != 2 or not isinstance(latent, Normal) or not size <= min(latent.dim, _LARGEST):
         return None
     standard = [u.double().cpu() for u in units.from_data(probe)]
     plan = AffinePlan.between(standard)

@@ -76,6 +76,10 @@ class Preset:
             )
         if not 0 <= self.averaging < 1:
             raise InvalidArgument(f"averaging must be at least 0 and below 1, and is {self.averaging}.")
+        if not 0 <= self.rise < 1:
+            raise InvalidArgument(f"rise must be at least 0 and below 1, and is {self.rise}.")
+        if self.warm_start and not self.standardise:
+            raise InvalidArgument("warm_start needs standardise=True. Set warm_start=False to take the data as it is.")
         for name in ("critic_steps", "width", "generator_depth", "critic_depth", "batch_size", "steps"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -20,7 +20,7 @@ from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
 from torchspot.types import Cost, Engine, Sampler, Samples, Shape
 
-_PROBE, _PROBE_NUMBERS = 65_536, 1 << 25
+_PROBE, _PROBE_A_NUMBER, _LARGEST_PROBE, _PROBE_NUMBERS = 16_384, 2048, 65_536, 1 << 25
 _JUDGES = 2048
 _PROJECTIONS = 32
 _FAR = 100.0
@@ -156,7 +156,9 @@ def _judges(sampler: Sampler, held_out: HeldOut | None, key: Key) -> Tensor:
 
 
 def _probe_size(sampler: Sampler) -> int:
-    return max(1024, min(_PROBE, _PROBE_NUMBERS // math.prod(sampler.shape)))
+    """More in more dimensions, for the sake of covariances; fewer where a sample is large."""
+    numbers = math.prod(sampler.shape)
+    return max(1024, min(max(_PROBE, _PROBE_A_NUMBER * numbers), _LARGEST_PROBE, _PROBE_NUMBERS // numbers))
 
 
 def _draw(sampler: Sampler, size: int, key: Key) -> Tensor:

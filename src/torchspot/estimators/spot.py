@@ -173,16 +173,7 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
     weighing = Weighing(eta, objectives[0].eta)
     if folder is not None:
         _warn_unrepeatable(problem)
-        identity = {
-            "data": problem.fingerprints,
-            "seed": int(spot.seed),
-            "cost": costs.to_spec(spot.cost),
-            "marginal weights": list(eta.eta),
-            "batch size": sizes.batch_size,
-            "preset": repr(preset),
-            "replicas": replicas,
-        }
-        checkpoint = keep_in(folder, training, callbacks, weighing, identity)
+        checkpoint = keep_in(folder, training, callbacks, weighing, _identity(spot, preset, problem, eta, sizes))
         callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
     z = latent.draw(problem.judged, generator(Key(spot.seed, "judge z"), engine.device)).to(engine.dtype)
     judge = judge_of(problem, objectives[0], training, z, replicas)
@@ -193,6 +184,19 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
         if hasattr(callback, "begin"):
             callback.begin(run)
     return run
+
+
+def _identity(spot: SPOT, preset: Preset, problem: Problem, eta: MarginalWeights, sizes: Sizes) -> dict[str, Any]:
+    """What must be the same for a run to be resumed."""
+    return {
+        "data": problem.fingerprints,
+        "seed": int(spot.seed),
+        "cost": costs.to_spec(spot.cost),
+        "marginal weights": list(eta.eta),
+        "batch size": sizes.batch_size,
+        "preset": repr(preset),
+        "replicas": int(spot.replicas),
+    }
 
 
 def _distance(plan: PushforwardPlan | PooledPlan) -> Distance:
