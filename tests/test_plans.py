@@ -13,7 +13,7 @@ import torchspot
 from torchspot import costs, latents, storage
 from torchspot.data.arrays import HeldOut
 from torchspot.errors import CorruptFile, InvalidArgument
-from torchspot.networks.generators import InDataUnits, Shapes, Units, separate, shared_trunk
+from torchspot.networks.generators import InDataUnits, Shapes, Units, around_affine, separate, shared_trunk
 from torchspot.plans import PooledPlan, PushforwardPlan
 
 SEPARATE, P_NORM = separate(8, 2), costs.p_norm(1.5)
@@ -61,7 +61,7 @@ def test_expected_cost_and_its_error_are_those_of_the_closed_form():
     assert float(estimate) == estimate.value
 
 
-@pytest.mark.parametrize("builder", [separate(8, 2), shared_trunk(8, 1)], ids=str)
+@pytest.mark.parametrize("builder", [separate(8, 2), shared_trunk(8, 1), around_affine(8, 1)], ids=["separate", "shared", "affine"])
 def test_a_plan_survives_a_file(builder, tmp_path):
     plan = library_plan(builder)
     file = plan.save(tmp_path / "run")

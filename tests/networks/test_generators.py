@@ -5,19 +5,33 @@ import torch
 from torch import nn
 
 from torchspot.networks.critics import mlp_critics
-from torchspot.networks.generators import InDataUnits, Shapes, Units, from_spec, separate, shared_trunk, to_spec
+from torchspot.networks.generators import (
+    InDataUnits,
+    Shapes,
+    Units,
+    around_affine,
+    from_spec,
+    separate,
+    shared_trunk,
+    to_spec,
+)
 
 SHAPES = Shapes(4, ((2,), (3,), (1, 5, 5)))
-BUILDERS = [separate(8, 2), separate(8, 1), shared_trunk(8, 2)]
+START = (torch.eye(2, 4), torch.ones(3, 4), torch.ones(25, 4))
+BUILDERS = [separate(8, 2), separate(8, 1), shared_trunk(8, 2), around_affine(8, 2, START)]
+IDS = ["separate", "shallow", "shared trunk", "around affine"]
 
 
 def rng() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-@pytest.mark.parametrize("builder", BUILDERS, ids=str)
+@pytest.mark.parametrize("builder", BUILDERS, ids=IDS)
 def test_every_generator_gives_a_tuple_and_every_parameter_a_gradient(builder):
     network = builder(SHAPES, rng())
+    with torch.no_grad():
+        for parameter in network.parameters():  # what starts at 0 would pass no gradient on
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng()))
     made = network(torch.randn(6, 4, generator=rng()))
     assert isinstance(made, tuple)
     assert [tuple(x.shape) for x in made] == [(6, 2), (6, 3), (6, 1, 5, 5)]
@@ -27,7 +41,7 @@ def test_every_generator_gives_a_tuple_and_every_parameter_a_gradient(builder):
         assert parameter.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("builder", BUILDERS, ids=str)
+@pytest.mark.parametrize("builder", BUILDERS, ids=IDS)
 def test_builders_depend_on_the_generator_alone(builder):
     torch.manual_seed(1)
     first = builder(SHAPES, rng())
@@ -40,7 +54,7 @@ def test_builders_depend_on_the_generator_alone(builder):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("builder", BUILDERS, ids=str)
+@pytest.mark.parametrize("builder", BUILDERS, ids=IDS)
 def test_a_generator_is_rebuilt_from_its_description_without_memory(builder):
     network = builder(SHAPES, rng())
     again = from_spec(to_spec(network), SHAPES)
@@ -48,6 +62,17 @@ def test_a_generator_is_rebuilt_from_its_description_without_memory(builder):
     again.load_state_dict(network.state_dict(), assign=True)
     z = torch.randn(3, 4, generator=rng())
     assert all(torch.equal(a, b) for a, b in zip(network(z), again(z), strict=True))
+
+
+def test_around_affine_starts_at_the_affine_plan_and_adds_to_it():
+    network = around_affine(8, 2, START)(SHAPES, rng())
+    z = torch.randn(5, 4, generator=rng())
+    for made, a in zip(network(z), START, strict=True):
+        assert torch.allclose(made.flatten(1), z @ a.mT)
+    assert not any(parameter is network.matrices for parameter in network.parameters())
+    with torch.no_grad():
+        network.rest.networks[-1].bias.add_(1)
+    assert torch.allclose(network(z)[0], z @ START[0].mT + 1)
 
 
 def test_the_paper_counts_its_parameters_right():
@@ -64,7 +89,7 @@ def test_aligned_networks_start_equal_as_far_as_their_sizes_go_and_are_not_tied(
     assert not torch.equal(apart[0], apart[1])
 
 
-@pytest.mark.parametrize("builder", BUILDERS, ids=str)
+@pytest.mark.parametrize("builder", BUILDERS[:3], ids=IDS[:3])
 def test_networks_computed_together_are_those_computed_one_by_one(builder):
     network, z = builder(SHAPES, rng()), torch.randn(6, 4, generator=rng())
     for k, together in enumerate(network(z)):
