@@ -69,3 +69,18 @@ def test_both_solvers_of_assignments_agree():
     cost = costs.sum_over_pairs(costs.euclidean)
     first, second = (cost(*exact.matched(cost, xs, assign=assign)).mean() for assign in (None, exact.by_pot))
     assert float(first) == pytest.approx(float(second))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4], ids=["plain", "in logarithms"])
+def test_sinkhorn_lies_between_exact_transport_and_independence(scale):
+    """A small ε gives nearly the exact cost, a large one that of independent samples; far apart, nothing underflows."""
+    rng = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(60, 2, generator=rng, dtype=torch.float64) for _ in range(2))
+    y = scale * (y + 3)
+    least = exact.emd(costs.euclidean, x, y)
+    independent = float(torch.cdist(x, y).mean())
+    near, far = (
+        exact.sinkhorn(costs.euclidean, x, y, epsilon=part * least) for part in (1e-3 if scale > 1 else 0.01, 100)
+    )
+    assert least * (1 - 1e-6) <= near <= least * 1.02
+    assert far == pytest.approx(independent, rel=1e-2)

@@ -61,7 +61,9 @@ def test_expected_cost_and_its_error_are_those_of_the_closed_form():
     assert float(estimate) == estimate.value
 
 
-@pytest.mark.parametrize("builder", [separate(8, 2), shared_trunk(8, 1), around_affine(8, 1)], ids=["separate", "shared", "affine"])
+@pytest.mark.parametrize(
+    "builder", [separate(8, 2), shared_trunk(8, 1), around_affine(8, 1)], ids=["separate", "shared", "affine"]
+)
 def test_a_plan_survives_a_file(builder, tmp_path):
     plan = library_plan(builder)
     file = plan.save(tmp_path / "run")

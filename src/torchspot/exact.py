@@ -32,6 +32,7 @@ Assign = Callable[[Float[Tensor, "batch batch"]], Int[Tensor, " batch"]]
 
 _CHUNK = 1 << 23
 _MOST_PIVOTS = 10_000_000
+_CLOSE, _UNDERFLOW = 1e-6, 500.0
 
 
 class MissingPOT(TorchspotError):
@@ -93,15 +94,16 @@ def sinkhorn(
     epsilon: float,
     iterations: int = 1000,
 ) -> float:
-    """The cost of the entropic plan between two empirical laws, by POT's stabilised Sinkhorn, where x lives.
+    """The cost of the entropic plan between two empirical laws, by POT's Sinkhorn, where x lives.
 
-    Stops at `iterations`, with whatever marginals it then has.
+    Stops when the marginals are off by 10⁻⁶, or at `iterations` with whatever they then are.
     """
     matrix = cost_matrix(cost, x, y).to(x)
     a = matrix.new_full((len(x),), 1 / len(x))
     b = matrix.new_full((len(y),), 1 / len(y))
-    solve = require_pot().bregman.sinkhorn_stabilized
-    plan = solve(a, b, matrix, epsilon, numItermax=iterations, warn=False)
+    solvers = require_pot().bregman
+    solve = solvers.sinkhorn_knopp if float(matrix.max()) < _UNDERFLOW * epsilon else solvers.sinkhorn_log
+    plan = solve(a, b, matrix, epsilon, numItermax=iterations, stopThr=_CLOSE, warn=False)
     return float((plan * matrix).sum() / plan.sum())
 
 

@@ -20,7 +20,7 @@ from torchspot_paper.problems import gaussians
 from torchspot_paper.recipe import Call, Outcome
 
 SIZES = (1000, 3000, 10_000, 20_000, 100_000, 1_000_000)
-MOST = {"emd": 20_000, "sinkhorn": 20_000}
+MOST = {"emd": 20_000, "sinkhorn": 10_000}
 """Points beyond which a matrix of all pairs does not fit, or takes hours."""
 SINKHORN, ROT_EPSILON = 0.05, 0.1
 
