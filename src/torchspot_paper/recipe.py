@@ -33,6 +33,11 @@ from torchspot.types import Engine, Plan
 from torchspot_paper.problems import Problem
 
 
+def _commit() -> str:
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"
+
+
 @dataclass(frozen=True)
 class Row:
     """One number that was measured."""
@@ -78,6 +83,8 @@ class Call:
     """Settings that run at the same time, each in a process of its own."""
     only: str = ""
     """Settings whose name has this in it."""
+    commit: str = field(default_factory=_commit)
+    """Of the code that runs, looked up when it starts."""
 
     def engine(self) -> Engine:
         """Where settings run."""
@@ -107,7 +114,6 @@ class Call:
 
     def rows(self, experiment: str, outcome: Outcome) -> list[Row]:
         """An outcome as rows."""
-        commit = _commit()
         return [
             Row(
                 experiment,
@@ -116,7 +122,7 @@ class Call:
                 value,
                 outcome.seeds,
                 self.hardware,
-                commit,
+                self.commit,
                 round(outcome.seconds, 1),
                 outcome.published.get(metric),
             )
@@ -190,8 +196,3 @@ def _identity(row: dict[str, Any]) -> str:
 def _with_one_thread(run: Callable[[Call, Any], list[Outcome]], call: Call, setting: Any) -> list[Outcome]:
     torch.set_num_threads(1)
     return run(call, setting)
-
-
-def _commit() -> str:
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return asked.stdout.strip() or "unknown"

@@ -137,6 +137,8 @@ def _fig2(rows: Rows) -> Iterator[str]:
         for s, f, _ in _by_setting(rows)
         if s["method"] == "rot"
     ]
+    if not beside:
+        return
     yield "ROT reports the regularised dual. Beside it what its plan costs, and its barycentric map:"
     yield _table(["rate", "method", "dual", "plan", "map", "map, mean error"], beside)
 
