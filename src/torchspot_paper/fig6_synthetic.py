@@ -20,7 +20,7 @@ from torchspot.exact import couple, emd
 from torchspot_paper.problems import Problem, gaussians, sine
 from torchspot_paper.recipe import Call, Outcome
 
-N, WIDTH, SEEDS, SHOWN = 100_000, 32, 3, 200
+N, WIDTH, RATE, STEPS, SEEDS, SHOWN = 100_000, 32, 1e-3, 10_000, 3, 200
 BLOCK, BLOCKS = 4096, 8
 
 
@@ -30,11 +30,11 @@ def settings() -> list[str]:
 
 
 def run(call: Call, name: str) -> list[Outcome]:
-    """The default recipe with 32 units a layer; all seeds as replicas."""
+    """The default recipe with 32 units a layer, at the paper's rate; all seeds as replicas."""
     problem = gaussians(cost=costs.squared_euclidean) if name == "gaussians" else sine()
     xs = problem.sample(2000 if call.quick else N, 0)
-    seeds, steps = call.runs(SEEDS), 30 if call.quick else None
-    preset = replace(presets.default(), width=WIDTH)
+    seeds, steps = call.runs(SEEDS), 30 if call.quick else STEPS
+    preset = replace(presets.default(RATE), width=WIDTH)
     started = time.perf_counter()
     spot = SPOT(cost=problem.cost, preset=preset, steps=steps, replicas=seeds, seed=0, engine=call.engine()).fit(*xs)
     seconds = time.perf_counter() - started
@@ -57,7 +57,7 @@ def run(call: Call, name: str) -> list[Outcome]:
         for k, part in enumerate(parts)
         for axis in (0, 1)
     }
-    setting = {"method": "spot", "problem": name, "width": WIDTH, "steps": spot.plan_.facts["steps"]}
+    setting = {"method": "spot", "problem": name, "width": WIDTH, "lr": RATE, "steps": spot.plan_.facts["steps"]}
     return [Outcome(setting, metrics, seeds, seconds, {}, shown)]
 
 

@@ -192,7 +192,8 @@ def _measure_of(objective: RegularisedDual, training: Training, judges: Draw, ru
 
     @torch.no_grad()
     def measure(rows: int = _LOGGED) -> Record:
-        duals, plan_costs = of_all(tuple(part[:, :rows] for part in same)).double().T.tolist()
+        blocks = zip(*(torch.split(part[:, :rows], _LOGGED, dim=1) for part in same), strict=True)
+        duals, plan_costs = torch.stack([of_all(block) for block in blocks]).double().mean(0).T.tolist()
         return {"cost": sum(duals) / len(duals), "runs": {"cost": duals, "plan_cost": plan_costs}}
 
     return measure
