@@ -71,11 +71,12 @@ def test_both_solvers_of_assignments_agree():
     assert float(first) == pytest.approx(float(second))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("scale", [1.0, 1e4], ids=["plain", "in logarithms"])
-def test_sinkhorn_lies_between_exact_transport_and_independence(scale):
+def test_sinkhorn_lies_between_exact_transport_and_independence(scale, dtype):
     """A small ε gives nearly the exact cost, a large one that of independent samples; far apart, nothing underflows."""
     rng = torch.Generator().manual_seed(0)
-    x, y = (torch.randn(60, 2, generator=rng, dtype=torch.float64) for _ in range(2))
+    x, y = (torch.randn(60, 2, generator=rng).to(dtype) for _ in range(2))
     y = scale * (y + 3)
     least = exact.emd(costs.euclidean, x, y)
     independent = float(torch.cdist(x, y).mean())

@@ -98,7 +98,7 @@ def sinkhorn(
 
     Stops when the marginals are off by 10⁻⁶, or at `iterations` with whatever they then are.
     """
-    matrix = cost_matrix(cost, x, y).to(x)
+    matrix = cost_matrix(cost, x, y).to(x.device)
     a = matrix.new_full((len(x),), 1 / len(x))
     b = matrix.new_full((len(y),), 1 / len(y))
     solvers = require_pot().bregman

@@ -73,9 +73,9 @@ def fig6(
 
 
 @app.command("comparison")
-def compare(quick: Quick = False, device: Device = "auto", out: Out = None, only: Only = "") -> None:
-    """Error against time and memory as the data grows: exact transport, Sinkhorn, ROT, SPOT."""
-    call = _call(quick, None, device, out, 1, only)
+def compare(quick: Quick = False, out: Out = None, only: Only = "") -> None:
+    """Error against time and memory as the data grows, on one core: exact transport, Sinkhorn, ROT, SPOT."""
+    call = _call(quick, None, "cpu", out, 1, only)
     _finish("comparison", call, call.outcomes(comparison.run, comparison.settings(quick)))
 
 

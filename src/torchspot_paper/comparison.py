@@ -6,23 +6,27 @@ import multiprocessing
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
 
-from torchspot import SPOT, engines
+from torchspot import SPOT, engines, presets
 from torchspot.baselines import ROT
 from torchspot.exact import emd, sinkhorn
 from torchspot_paper.problems import gaussians
-from torchspot_paper.recipe import Call, Outcome
+from torchspot_paper.recipe import Call, Outcome, marginals_beside_noise
 
 SIZES = (1000, 3000, 10_000, 100_000, 1_000_000)
 MOST = {"emd": 10_000, "sinkhorn": 10_000}
 """Points beyond which a matrix of all pairs does not fit, or takes hours."""
 SINKHORN, ROT_EPSILON = 0.05, 0.1
+
+
+Solved = tuple[float, Callable[[], dict[str, float]] | None]
+"""A value, and for a plan what there is to say of it, found after the clock has stopped."""
 
 
 @dataclass(frozen=True)
@@ -44,59 +48,69 @@ def settings(quick: bool) -> list[Setting]:
 
 def run(call: Call, setting: Setting) -> list[Outcome]:
     """In a process of its own, so that the peak memory is its own (unless it is quick)."""
-    device = str(call.engine().device)
     if call.quick:
-        return [_outcome(setting, *_solved(setting, call.quick, device))]
+        return [_outcome(setting, *_solved(setting, call.quick))]
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_solve, args=(theirs, setting, call.quick, device))
+    process = context.Process(target=_solve, args=(theirs, setting, call.quick))
     process.start()
+    theirs.close()  # so that a child that dies is noticed
     solved = ours.recv()
     process.join()
     return [_outcome(setting, *solved)]
 
 
-def _outcome(setting: Setting, value: float, seconds: float, before: float, peak: float) -> Outcome:
-    metrics = {"error": value / 5.0 - 1, "seconds": seconds, "peak_megabytes": peak, "megabytes_before": before}
+def _outcome(
+    setting: Setting, value: float, more: dict[str, float], seconds: float, before: float, peak: float
+) -> Outcome:
+    metrics = {"error": value / 5.0 - 1, "seconds": seconds, "peak_megabytes": peak, "megabytes_before": before} | more
     return Outcome({"method": setting.method, "n": setting.n}, metrics, 1, seconds)
 
 
-def _solve(pipe: Any, setting: Setting, quick: bool, device: str) -> None:
+def _solve(pipe: Any, setting: Setting, quick: bool) -> None:
     torch.set_num_threads(1)
-    pipe.send(_solved(setting, quick, device))
+    pipe.send(_solved(setting, quick))
 
 
-def _solved(setting: Setting, quick: bool, device: str) -> tuple[float, float, float, float]:
-    """The value, the seconds it took, and the peak memory before and after."""
+def _solved(setting: Setting, quick: bool) -> tuple[float, dict[str, float], float, float, float]:
+    """The value, what else there is to say of it, the seconds it took, and the peak memory before and after."""
     x, y = gaussians().sample(setting.n, 0)
     before = _peak_megabytes()
     started = time.perf_counter()
-    value = _METHODS[setting.method](x, y, quick, device)
-    return value, time.perf_counter() - started, before, _peak_megabytes()
+    value, plan = _METHODS[setting.method](x, y, quick)
+    seconds, peak = time.perf_counter() - started, _peak_megabytes()
+    return value, {} if plan is None else plan(), seconds, before, peak
 
 
 def _peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _spot(x: Any, y: Any, quick: bool, device: str) -> float:
-    return SPOT(steps=30 if quick else None, engine=engines.choose_engine(device)).fit(x, y).distance_.value
+def _spot(x: Any, y: Any, quick: bool) -> Solved:
+    """From random weights: the warm start would be the answer."""
+    preset = replace(presets.default(), warm_start=False)
+    spot = SPOT(preset=preset, steps=30 if quick else None, engine=engines.Eager("cpu")).fit(x, y)
+    start = spot.history_[0]["cost"] / 5.0 - 1
+    return spot.distance_.value, lambda: {
+        "error_at_step_0": start,
+        **marginals_beside_noise(spot.plans_, gaussians()),
+    }
 
 
-def _rot(x: Any, y: Any, quick: bool, device: str) -> float:
+def _rot(x: Any, y: Any, quick: bool) -> Solved:
     steps = 30 if quick else 2000
-    return ROT(epsilon=ROT_EPSILON, steps=steps, engine=engines.choose_engine(device)).fit(x, y).duals_[0]
+    return ROT(epsilon=ROT_EPSILON, steps=steps, engine=engines.Eager("cpu")).fit(x, y).duals_[0], None
 
 
-def _emd(x: Any, y: Any, quick: bool, device: str) -> float:
-    return emd(gaussians().cost, torch.from_numpy(x), torch.from_numpy(y))
+def _emd(x: Any, y: Any, quick: bool) -> Solved:
+    return emd(gaussians().cost, torch.from_numpy(x), torch.from_numpy(y)), None
 
 
-def _sinkhorn(x: Any, y: Any, quick: bool, device: str) -> float:
-    return sinkhorn(gaussians().cost, torch.from_numpy(x), torch.from_numpy(y), epsilon=SINKHORN)
+def _sinkhorn(x: Any, y: Any, quick: bool) -> Solved:
+    return sinkhorn(gaussians().cost, torch.from_numpy(x), torch.from_numpy(y), epsilon=SINKHORN), None
 
 
-_METHODS: dict[str, Callable[[Any, Any, bool, str], float]] = {
+_METHODS: dict[str, Callable[[Any, Any, bool], Solved]] = {
     "emd": _emd,
     "sinkhorn": _sinkhorn,
     "rot": _rot,

@@ -1,6 +1,6 @@
 """Beyond the paper: hard problems with known answers in 2 to 256 dimensions, SPOT beside other methods."""
 
-__all__ = ["draw", "run", "settings"]
+__all__ = ["draw", "label", "run", "settings"]
 
 import statistics
 import time
@@ -66,13 +66,14 @@ def run(call: Call, setting: Setting) -> list[Outcome]:
     """One method on one problem."""
     problem = dimension_problems(setting.d)[setting.problem]
     about = {"problem": setting.problem, "d": setting.d, "method": setting.method, **dict(setting.variant)}
-    started = time.perf_counter()
     if setting.method == "spot":
         return [_run_spot(call, problem, dict(setting.variant), about)]
     n = 500 if call.quick else {"emd": EMD_POINTS, "sinkhorn": SINKHORN_POINTS}.get(setting.method, N)
     xs = tuple(map(torch.from_numpy, problem.sample(n, 0)))
+    started = time.perf_counter()
     value = _BASELINES[setting.method](call, problem, xs)
-    return [Outcome(about | {"n": n}, {"error": value / problem.value - 1}, 1, time.perf_counter() - started)]
+    seconds = time.perf_counter() - started
+    return [Outcome(about | {"n": n}, {"error": value / problem.value - 1}, 1, seconds)]
 
 
 def _run_spot(call: Call, problem: Problem, variant: dict[str, Any], about: dict[str, Any]) -> Outcome:
@@ -96,7 +97,7 @@ def _run_spot(call: Call, problem: Problem, variant: dict[str, Any], about: dict
         "signed_error": statistics.fmean(errors),
         "worst_error": max(map(abs, errors)),
         "error_at_step_0": spot.history_[0]["cost"] / problem.value - 1,
-        **_worst(marginals_beside_noise(plan, problem) for plan in spot.plans_),
+        **marginals_beside_noise(spot.plans_, problem),
     }
     return Outcome(about | {"steps": steps}, metrics, seeds, seconds)
 
@@ -107,10 +108,6 @@ def _pace(call: Call, problem: Problem, preset: Preset, xs: tuple[np.ndarray, ..
     history = SPOT(cost=problem.cost, preset=preset, steps=steps, engine=call.engine()).fit(*xs).history_
     half = next(record for record in history if record["step"] >= steps // 2)
     return (history[-1]["seconds"] - half["seconds"]) / (history[-1]["step"] - half["step"])
-
-
-def _worst(marginals: Any) -> dict[str, float]:
-    return max(marginals, key=lambda m: m["sliced_w2"] / m["noise_floor"])
 
 
 def _mean_shift(call: Call, problem: Problem, xs: tuple[torch.Tensor, ...]) -> float:
@@ -131,7 +128,7 @@ def _emd(call: Call, problem: Problem, xs: tuple[torch.Tensor, ...]) -> float:
 
 def _sinkhorn(call: Call, problem: Problem, xs: tuple[torch.Tensor, ...]) -> float:
     x, y = (x.to(call.engine().device, torch.float64) for x in xs)
-    scale = float(problem.cost(x, y[torch.randperm(len(y), device=y.device)]).mean())
+    scale = float(problem.cost(x, y).mean())  # rows are unpaired
     return sinkhorn(problem.cost, x, y, epsilon=SINKHORN * scale)
 
 
@@ -144,11 +141,11 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     problems = list(dimension_problems(2))
     figure, axes = plt.subplots(2, 4, figsize=(15, 6.5), sharex=True, sharey=True)
     for axis, problem in zip(axes.flat, problems, strict=False):
-        for method in dict.fromkeys(map(_label, errors)):
+        for method in dict.fromkeys(label(row["setting"]) for row in errors):
             mine = sorted(
                 (r["setting"]["d"], abs(r["value"]))
                 for r in errors
-                if _label(r) == method and r["setting"]["problem"] == problem
+                if label(r["setting"]) == method and r["setting"]["problem"] == problem
             )
             if mine:
                 axis.plot(*zip(*[(d, 100 * e) for d, e in mine], strict=True), marker="o", markersize=3, label=method)
@@ -163,7 +160,6 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     plt.close(figure)
 
 
-def _label(row: dict[str, Any]) -> str:
-    setting = row["setting"]
-    cold = setting["method"] == "spot" and not setting.get("warm_start", True)
-    return setting["method"] + (", no warm start" if cold else "")
+def label(setting: dict[str, Any]) -> str:
+    """The method in words."""
+    return setting["method"] + (", no warm start" if setting.get("warm_start") is False else "")

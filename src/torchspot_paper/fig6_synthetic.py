@@ -4,7 +4,7 @@ __all__ = ["draw", "run", "settings"]
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,37 @@ from scipy.stats import spearmanr
 
 from torchspot import SPOT, costs, evaluation, presets
 from torchspot.exact import couple, emd
-from torchspot_paper.problems import Problem, gaussians, sine
+from torchspot_paper.problems import Points, gaussians, sine
 from torchspot_paper.recipe import Call, Outcome
 
 N, WIDTH, RATE, STEPS, SEEDS, SHOWN = 100_000, 32, 1e-3, 10_000, 3, 200
 BLOCK, BLOCKS = 4096, 8
 
 
+COST = costs.squared_euclidean
+Sample = Callable[[int, int], tuple[Points, Points]]
+_ROWS: dict[str, tuple[Sample, float | None]] = {
+    "gaussians": (gaussians(cost=COST).sample, gaussians(cost=COST).value),
+    "sine": (sine, None),
+}
+"""n and a seed in, samples out; and the optimal cost, where it is known."""
+
+
 def settings() -> list[str]:
     """The two rows of the figure."""
-    return ["gaussians", "sine"]
+    return list(_ROWS)
 
 
 def run(call: Call, name: str) -> list[Outcome]:
     """The default recipe with 32 units a layer, at the paper's rate; all seeds as replicas."""
-    problem = gaussians(cost=costs.squared_euclidean) if name == "gaussians" else sine()
-    xs = problem.sample(2000 if call.quick else N, 0)
+    sample, known = _ROWS[name]
+    xs = sample(2000 if call.quick else N, 0)
     seeds, steps = call.runs(SEEDS), 30 if call.quick else STEPS
     preset = replace(presets.default(RATE), width=WIDTH)
     started = time.perf_counter()
-    spot = SPOT(cost=problem.cost, preset=preset, steps=steps, replicas=seeds, seed=0, engine=call.engine()).fit(*xs)
+    spot = SPOT(cost=COST, preset=preset, steps=steps, replicas=seeds, seed=0, engine=call.engine()).fit(*xs)
     seconds = time.perf_counter() - started
-    truth, optimal = _exact(problem, *((200, 2) if call.quick else (BLOCK, BLOCKS)))
+    truth, optimal = _exact(sample, known, *((200, 2) if call.quick else (BLOCK, BLOCKS)))
     values = [plan.expected_cost().value for plan in spot.plans_]
     ratios = [marginal.ratio for plan in spot.plans_ for marginal in evaluation.audit(plan, *xs).marginals]
     metrics = {
@@ -61,12 +70,12 @@ def run(call: Call, name: str) -> list[Outcome]:
     return [Outcome(setting, metrics, seeds, seconds, {}, shown)]
 
 
-def _exact(problem: Problem, size: int, blocks: int) -> tuple[float, float]:
+def _exact(sample: Sample, known: float | None, size: int, blocks: int) -> tuple[float, float]:
     """The known value, or exact transport averaged over blocks of fresh data; and the exact plan's rank correlation."""
-    drawn = [tuple(map(torch.from_numpy, problem.sample(size, 10**6 + k))) for k in range(blocks)]
-    value = problem.known or statistics.fmean(emd(problem.cost, *xs) for xs in drawn)
+    drawn = [tuple(map(torch.from_numpy, sample(size, 10**6 + k))) for k in range(blocks)]
+    value = known or statistics.fmean(emd(COST, *xs) for xs in drawn)
     x, y = drawn[0]
-    return value, _rank_correlation(x, y[couple(problem.cost, x, y).partner])
+    return value, _rank_correlation(x, y[couple(COST, x, y).partner])
 
 
 def _rank_correlation(x: torch.Tensor, y: torch.Tensor) -> float:

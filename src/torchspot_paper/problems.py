@@ -1,6 +1,6 @@
 """Problems whose answers are known: laws to draw from, the cost, and the optimal value."""
 
-__all__ = ["Problem", "dimension_problems", "gaussians", "sine"]
+__all__ = ["Points", "Problem", "dimension_problems", "gaussians", "sine"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,20 +78,15 @@ def gaussians(dim: int = 2, *, cost: Cost = costs.euclidean, apart: float = 5.0)
     )
 
 
-def sine(*, deviation: float = np.sqrt(0.1)) -> Problem:
+def sine(n: int, seed: int) -> tuple[Points, Points]:
     """The lower row of Figure 6: N((−2.5, 0), .5 I), and (sin Y₁ + Y₂, 2Y₁ − 3), Y₁ uniform on [0, 3], Y₂ ~ N(2, .1).
 
-    The optimal plan is not known: `move` draws Y and is not paired with X.
+    The optimal plan is not known.
     """
-
-    def base(n: int, rng: Rng) -> Points:
-        return np.sqrt(0.5) * rng.normal(size=(n, 2)) - np.array([2.5, 0.0])
-
-    def curve(x: Points, rng: Rng) -> Points:
-        first, second = rng.uniform(0, 3, size=len(x)), rng.normal(2, deviation, size=len(x))
-        return np.stack([np.sin(first) + second, 2 * first - 3], axis=1)
-
-    return Problem("sine", costs.squared_euclidean, base, curve)
+    rng = np.random.default_rng([seed, 1])
+    x = np.sqrt(0.5) * rng.normal(size=(n, 2)) - np.array([2.5, 0.0])
+    first, second = rng.uniform(0, 3, size=n), rng.normal(2, np.sqrt(0.1), size=n)
+    return x, np.stack([np.sin(first) + second, 2 * first - 3], axis=1)
 
 
 def _normal(dim: int) -> Callable[[int, Rng], Points]:

@@ -34,8 +34,12 @@ from torchspot_paper.problems import Problem
 
 
 def _commit() -> str:
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return asked.stdout.strip() or "unknown"
+    """Of this file's checkout, with "-dirty" if something was changed since; "unknown" where there is none."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Call:
     jobs: int = 1
     """Settings that run at the same time, each in a process of its own."""
     only: str = ""
-    """Settings whose name has this in it."""
+    """Settings whose name, between slashes, has this in it: `/2/` is width 2, `2` also width 32."""
     commit: str = field(default_factory=_commit)
     """Of the code that runs, looked up when it starts."""
 
@@ -102,7 +106,7 @@ class Call:
 
     def outcomes(self, run: Callable[["Call", Any], list[Outcome]], settings: Sequence[Any]) -> Iterator[Outcome]:
         """What `run(call, setting)` gives for every setting that was asked for, as they end."""
-        asked = [setting for setting in settings if self.only in str(setting)]
+        asked = [setting for setting in settings if self.only in f"/{setting}/"]
         if self.jobs == 1:
             for setting in asked:
                 yield from run(self, setting)
@@ -152,11 +156,15 @@ def errors_of(values: Sequence[float], truth: float) -> dict[str, float]:
     }
 
 
-def marginals_beside_noise(plan: Plan, problem: Problem, n: int = 10_000) -> dict[str, float]:
-    """Sliced W2 of the worse marginal from fresh samples of its law, and what two fresh samples show."""
-    made = plan.sample(n, seed=0)
+def marginals_beside_noise(plans: Sequence[Plan], problem: Problem, n: int = 10_000) -> dict[str, float]:
+    """Sliced W2 of the worst marginal of all runs from fresh samples of its law, and what two fresh samples show."""
     fresh = [[torch.from_numpy(x) for x in problem.sample(n, 10**5 + k)] for k in range(2)]
-    pairs = [(sliced_w2(ours.double().cpu(), a), sliced_w2(a, b)) for ours, a, b in zip(made, *fresh, strict=True)]
+    floors = [sliced_w2(a, b) for a, b in zip(*fresh, strict=True)]
+    pairs = [
+        (sliced_w2(ours.double().cpu(), data), floor)
+        for plan in plans
+        for ours, data, floor in zip(plan.sample(n, seed=0), fresh[0], floors, strict=True)
+    ]
     value, floor = max(pairs, key=lambda pair: pair[0] / pair[1])
     return {"sliced_w2": value, "noise_floor": floor}
 
@@ -190,7 +198,9 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def _identity(row: dict[str, Any]) -> str:
-    return json.dumps([row["setting"], row["metric"]], sort_keys=True)
+    """Setting and metric; the number of steps is a fact, and may come from a timing."""
+    setting = {name: value for name, value in row["setting"].items() if name != "steps"}
+    return json.dumps([setting, row["metric"]], sort_keys=True)
 
 
 def _with_one_thread(run: Callable[[Call, Any], list[Outcome]], call: Call, setting: Any) -> list[Outcome]:

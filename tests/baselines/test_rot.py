@@ -5,7 +5,7 @@ import torch
 
 from problems import two_gaussians
 from torchspot.baselines import ROT
-from torchspot.errors import InvalidArgument
+from torchspot.errors import Diverged, InvalidArgument
 from torchspot.objectives.regularised import Entropy, Quadratic
 
 
@@ -34,6 +34,11 @@ def test_replicas_differ_and_the_same_seed_gives_the_same_result():
 def test_what_it_needs(wrong, name):
     with pytest.raises(InvalidArgument, match=name):
         ROT(**wrong).fit(*two_gaussians(100).xs)
+
+
+def test_divergence_stops_it():
+    with pytest.raises(Diverged, match="not finite"):
+        ROT(learning_rate=1e18, steps=40).fit(*two_gaussians(100).xs)
 
 
 def test_pictures_are_refused():

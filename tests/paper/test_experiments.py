@@ -43,19 +43,25 @@ def test_quick(name, tmp_path):
 
 
 def test_only_some_settings_and_several_at_once(tmp_path):
-    call("fig3", "--quick", "--seeds", 1, "--jobs", 2, "--only", "2", "--out", tmp_path)
+    call("fig3", "--quick", "--seeds", 1, "--jobs", 2, "--only", "/2/", "--out", tmp_path)
     rows = read(tmp_path / "fig3.jsonl")
     assert {row["setting"]["width"] for row in rows} == {2}
     assert {row["seeds"] for row in rows} == {1}
 
 
+def test_one_seed_is_enough(tmp_path):
+    call("fig2", "--quick", "--seeds", 1, "--only", "/spot@", "--out", tmp_path)
+    assert {row["seeds"] for row in read(tmp_path / "fig2.jsonl")} == {1}
+
+
 def test_rows_of_the_same_setting_and_metric_are_replaced(tmp_path):
     file = tmp_path / "rows.jsonl"
-    first = {"setting": {"a": 1}, "metric": "error", "value": 1.0}
+    first = {"setting": {"a": 1, "steps": 5}, "metric": "error", "value": 1.0}
     other = {"setting": {"a": 2}, "metric": "error", "value": 2.0}
     store(file, [first, other])
-    store(file, [first | {"value": 3.0}])
-    assert sorted(json.dumps(row) for row in read(file)) == sorted(map(json.dumps, [other, first | {"value": 3.0}]))
+    again = {"setting": {"a": 1, "steps": 6}, "metric": "error", "value": 3.0}
+    store(file, [again])
+    assert sorted(json.dumps(row) for row in read(file)) == sorted(map(json.dumps, [other, again]))
 
 
 def test_errors_of_the_mean_and_of_the_runs():

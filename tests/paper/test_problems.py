@@ -42,7 +42,7 @@ def test_samples_are_unpaired_and_of_the_law_of_the_pairs(name):
 def test_the_problems_of_the_paper():
     assert gaussians().value == 5
     assert gaussians(cost=costs.squared_euclidean).value == 25
-    x, y = sine().sample(50_000, 0)
+    x, y = sine(50_000, 0)
     assert np.allclose(x.mean(0), [-2.5, 0], atol=0.02)
     assert np.allclose(np.cov(x.T), 0.5 * np.eye(2), atol=0.02)
     assert y[:, 1].min() >= -3

@@ -18,7 +18,7 @@ from torchspot.errors import InvalidArgument
 from torchspot.networks.mlp import mlp
 from torchspot.objectives.regularised import Entropy, Potentials, Regularisation, RegularisedDual
 from torchspot.random import Key, fresh_seed, generator
-from torchspot.training.callbacks import History
+from torchspot.training.callbacks import Divergence, History
 from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import Adam
@@ -27,8 +27,8 @@ from torchspot.training.replicas import OverReplicas, replica, stacked
 from torchspot.types import Callback, Cost, Engine, Estimate, Record, Sampler, Samples
 
 _HIDDEN = (128, 256, 128)
-_JUDGES, _LOGGED, _PAIRED = 16_384, 1024, 512
-"""Samples for the last values and for those on the way, and of how many all pairs are looked at."""
+_JUDGES, _BLOCK = 16_384, 512
+"""Samples for the last values, and in a block whose pairs are all looked at."""
 
 
 class ROT(BaseEstimator):
@@ -100,7 +100,7 @@ class ROT(BaseEstimator):
         train(
             training,
             engine=engine,
-            callbacks=(*self.callbacks, history),
+            callbacks=(Divergence(), *self.callbacks, history),
             measure=measure,
             log_every=max(1, min(100, self.steps // 20)),
         )
@@ -109,7 +109,7 @@ class ROT(BaseEstimator):
         self.duals_, self.plan_costs_ = final["cost"], final["plan_cost"]
         maps = training.turns[1].player.modules[0]
         self.plans_ = [
-            MappedPlan(samplers[0], replica(maps, objectives[0].transport, k), self.cost, engine.dtype)
+            MappedPlan(samplers[0], replica(maps, objectives[0].transport, k), self.cost)
             for k in range(len(objectives))
         ]
         return self
@@ -149,7 +149,6 @@ class MappedPlan:
     source: Sampler
     transport: nn.Module
     cost: Cost
-    dtype: torch.dtype
 
     @torch.no_grad()
     def sample(self, n: int, seed: int | None = None) -> Samples:
@@ -173,12 +172,10 @@ def _on(engine: Engine, sampler: Any) -> Sampler:
 
 
 def _measure_of(objective: RegularisedDual, training: Training, judges: Draw, runs: int) -> Callable[..., Record]:
-    """Dual and cost of the plan now, of all runs; pairs are those of a part of the samples."""
+    """Dual and cost of the plan now, of all runs, over blocks of samples."""
 
     def numbers(batch: tuple[Tensor, ...]) -> Float[Tensor, " 2"]:
-        few = tuple(part[:_PAIRED] for part in batch)
-        u, v = objective.potentials(*batch)
-        return torch.stack((u.mean() + v.mean() + objective.penalty(*few), objective.plan_cost(*few)))
+        return torch.stack((objective.value(*batch), objective.plan_cost(*batch)))
 
     of_all = OverReplicas(
         numbers,
@@ -191,8 +188,8 @@ def _measure_of(objective: RegularisedDual, training: Training, judges: Draw, ru
     same = tuple(part.expand(runs, *part.shape) for part in judges())
 
     @torch.no_grad()
-    def measure(rows: int = _LOGGED) -> Record:
-        blocks = zip(*(torch.split(part[:, :rows], _LOGGED, dim=1) for part in same), strict=True)
+    def measure(rows: int = _BLOCK) -> Record:
+        blocks = zip(*(torch.split(part[:, :rows], _BLOCK, dim=1) for part in same), strict=True)
         duals, plan_costs = torch.stack([of_all(block) for block in blocks]).double().mean(0).T.tolist()
         return {"cost": sum(duals) / len(duals), "runs": {"cost": duals, "plan_cost": plan_costs}}
 

@@ -62,8 +62,8 @@ class Preset:
     """Whether the generator starts at the optimal plan of Gaussians with the data's moments."""
     standardise: bool
     """Whether networks see the data standardised; if not, as it is."""
-    aligned_from: int | None
-    """From how many marginals on the networks of the generator start with equal weights; None: never."""
+    aligned: bool
+    """Whether, without a warm start, the networks of the generator start with equal weights."""
     batch_size: int | None
     """Samples a step; None takes it from the data's dimension."""
     steps: int | None
@@ -124,7 +124,7 @@ def default(learning_rate: float = _FULL_RATE) -> Preset:
         critic_depth=3,
         warm_start=True,
         standardise=True,
-        aligned_from=2,
+        aligned=True,
         batch_size=None,
         steps=None,
     )
@@ -152,7 +152,7 @@ def paper(learning_rate: float = 1e-3) -> Preset:
         critic_depth=1,
         warm_start=False,
         standardise=False,
-        aligned_from=None,
+        aligned=False,
         batch_size=100,
         steps=20_000,
     )

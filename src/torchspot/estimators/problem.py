@@ -156,9 +156,10 @@ def _judges(sampler: Sampler, held_out: HeldOut | None, key: Key) -> Tensor:
 
 
 def _probe_size(sampler: Sampler) -> int:
-    """More in more dimensions, for the sake of covariances; fewer where a sample is large."""
+    """More vectors in more dimensions, for the sake of covariances; fewer where a sample is large."""
     numbers = math.prod(sampler.shape)
-    return max(1024, min(max(_PROBE, _PROBE_A_NUMBER * numbers), _LARGEST_PROBE, _PROBE_NUMBERS // numbers))
+    wanted = min(max(_PROBE, _PROBE_A_NUMBER * numbers), _LARGEST_PROBE) if len(sampler.shape) == 1 else _PROBE
+    return max(1024, min(wanted, _PROBE_NUMBERS // numbers))
 
 
 def _draw(sampler: Sampler, size: int, key: Key) -> Tensor:

@@ -161,7 +161,7 @@ def _prepare(spot: SPOT, sources: Sequence[Any], weights: Sequence[Any] | None, 
         start = moment_start(spot.cost, latent, problem.units, problem.probe, seed=spot.seed)
     eta = _marginal_weights(spot, preset, problem, start)
     shapes = Shapes(latent.dim, problem.shapes)
-    builder = _generator(preset, problem, start, sizes.width) if spot.generator is None else spot.generator
+    builder = _generator(preset, start, sizes.width) if spot.generator is None else spot.generator
     objectives = [
         _objective(spot, preset, builder, shapes, sizes.width, eta.eta, problem.units, k) for k in range(replicas)
     ]
@@ -252,12 +252,11 @@ def _marginal_weights(spot: SPOT, preset: Preset, problem: Problem, start: Affin
     return MarginalWeights(eta, None, "given")
 
 
-def _generator(preset: Preset, problem: Problem, start: AffinePlan | None, width: int) -> Builder:
+def _generator(preset: Preset, start: AffinePlan | None, width: int) -> Builder:
     """The preset's generator, around the affine plan if there is one."""
     if start is not None:
-        return around_affine(width, preset.generator_depth, tuple(a.to(problem.units.dtype) for a in start.matrices))
-    aligned = preset.aligned_from is not None and len(problem.shapes) >= preset.aligned_from
-    return separate(width, preset.generator_depth, aligned)
+        return around_affine(width, preset.generator_depth, tuple(a.float() for a in start.matrices))
+    return separate(width, preset.generator_depth, preset.aligned)
 
 
 def _objective(

@@ -51,8 +51,7 @@ class SeparateGenerator(nn.Module):
     """G_i(z): one network for each marginal, sharing nothing but z (section 5.1 of the paper).
 
     The networks are computed together, layer by layer. Aligned ones start with equal weights, so that the marginals
-    start out coupled point by point and not each turned its own way: with three or more of them training may not find
-    back from that.
+    start out coupled point by point and not each turned its own way: training may not find back from that.
     """
 
     def __init__(self, shapes: Shapes, *, width: int, depth: int, aligned: bool, rng: torch.Generator) -> None:

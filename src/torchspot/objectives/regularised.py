@@ -103,11 +103,8 @@ class RegularisedDual:
     def value(self, x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]) -> Float[Tensor, ""]:
         """The dual on these samples: what ROT reports as the distance."""
         u, v = self.potentials(x, y)
-        return u.mean() + v.mean() + self.penalty(x, y)
-
-    def penalty(self, x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]) -> Float[Tensor, ""]:
-        """E F_ε over all pairs."""
-        return self.regularisation.penalty(self._excess(x, y), self.potentials.epsilon).mean()
+        excess = u[:, None] + v - self.costs(x, y)
+        return u.mean() + v.mean() + self.regularisation.penalty(excess, self.potentials.epsilon).mean()
 
     def plan_cost(self, x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]) -> Float[Tensor, ""]:
         """E[h c] / E[h]: what the regularised plan itself costs."""
@@ -116,11 +113,8 @@ class RegularisedDual:
 
     def density(self, x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]) -> Excess:
         """h(x_i, y_j)."""
-        return self.regularisation.density(self._excess(x, y), self.potentials.epsilon)
-
-    def _excess(self, x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]) -> Excess:
         u, v = self.potentials(x, y)
-        return u[:, None] + v - self.costs(x, y)
+        return self.regularisation.density(u[:, None] + v - self.costs(x, y), self.potentials.epsilon)
 
     def costs(self, x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]) -> Excess:
         """c(x_i, y_j)."""
