@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -17,17 +18,32 @@ app = typer.Typer(
 )
 console = Console(soft_wrap=True)
 
-Quick = Annotated[bool, typer.Option(help="A few steps on little data, to see that everything runs.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each setting.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for results; default: results, with --quick a temporary one.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Settings that run at the same time.")]
-Only = Annotated[str, typer.Option(help="Only settings whose name has this in it.")]
+EXPERIMENTS = {
+    "fig2": (fig2_convergence, "Distance against epochs and seconds, SPOT beside ROT."),
+    "fig3": (fig3_hidden_units, "Error against the number of hidden units."),
+    "fig6": (fig6_synthetic, "Pairs of two problems in the plane."),
+    "comparison": (comparison, "Error against time and memory as the data grows, on one core: four methods."),
+    "dimension": (dimension, "Hard problems in 2 to 256 dimensions."),
+}
 
 
-def _call(quick: bool, seeds: int | None, device: str, out: Path | None, jobs: int, only: str) -> Call:
-    folder = out or (Path(tempfile.mkdtemp(prefix="torchspot-quick-")) if quick else Path("results"))
-    return Call(quick, seeds, device, folder, jobs, only)
+def _add(name: str, module: ModuleType, about: str) -> None:
+    """A command for an experiment; all take the same options."""
+
+    @app.command(name, help=about)
+    def experiment(
+        quick: Annotated[bool, typer.Option(help="A few steps on little data, to see that everything runs.")] = False,
+        seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each setting.")] = None,
+        device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+        out: Annotated[
+            Path | None, typer.Option(help="Folder for results; default: results, with --quick a temporary one.")
+        ] = None,
+        jobs: Annotated[int, typer.Option(min=1, help="Settings that run at the same time.")] = 1,
+        only: Annotated[str, typer.Option(help="Only settings whose name, between slashes, has this in it.")] = "",
+    ) -> None:
+        folder = out or (Path(tempfile.mkdtemp(prefix="torchspot-quick-")) if quick else Path("results"))
+        call = Call(quick, seeds, "cpu" if module is comparison else device, folder, jobs, only)
+        _finish(name, call, call.outcomes(module.run, module.settings(quick)))
 
 
 def _finish(experiment: str, call: Call, outcomes: Iterable[Outcome]) -> None:
@@ -45,49 +61,6 @@ def _finish(experiment: str, call: Call, outcomes: Iterable[Outcome]) -> None:
         console.print(f"Figure: {file}")
 
 
-@app.command()
-def fig2(
-    quick: Quick = False, seeds: Seeds = None, device: Device = "auto", out: Out = None, jobs: Jobs = 1, only: Only = ""
-) -> None:
-    """Distance against epochs and seconds, SPOT beside ROT."""
-    call = _call(quick, seeds, device, out, jobs, only)
-    _finish("fig2", call, call.outcomes(fig2_convergence.run, fig2_convergence.settings(quick)))
-
-
-@app.command()
-def fig3(
-    quick: Quick = False, seeds: Seeds = None, device: Device = "auto", out: Out = None, jobs: Jobs = 1, only: Only = ""
-) -> None:
-    """Error against the number of hidden units."""
-    call = _call(quick, seeds, device, out, jobs, only)
-    _finish("fig3", call, call.outcomes(fig3_hidden_units.run, fig3_hidden_units.settings(quick)))
-
-
-@app.command()
-def fig6(
-    quick: Quick = False, seeds: Seeds = None, device: Device = "auto", out: Out = None, jobs: Jobs = 1, only: Only = ""
-) -> None:
-    """Pairs of two problems in the plane."""
-    call = _call(quick, seeds, device, out, jobs, only)
-    _finish("fig6", call, call.outcomes(fig6_synthetic.run, fig6_synthetic.settings()))
-
-
-@app.command("comparison")
-def compare(quick: Quick = False, out: Out = None, only: Only = "") -> None:
-    """Error against time and memory as the data grows, on one core: exact transport, Sinkhorn, ROT, SPOT."""
-    call = _call(quick, None, "cpu", out, 1, only)
-    _finish("comparison", call, call.outcomes(comparison.run, comparison.settings(quick)))
-
-
-@app.command("dimension")
-def dimensions(
-    quick: Quick = False, seeds: Seeds = None, device: Device = "auto", out: Out = None, jobs: Jobs = 1, only: Only = ""
-) -> None:
-    """Hard problems in 2 to 256 dimensions."""
-    call = _call(quick, seeds, device, out, jobs, only)
-    _finish("dimension", call, call.outcomes(dimension.run, dimension.settings(quick)))
-
-
 @app.command("report")
 def write_report(
     out: Annotated[Path, typer.Option(help="Folder with results.")] = Path("results"),
@@ -96,6 +69,9 @@ def write_report(
     """Measured beside published, from the stored rows: results.md and figures."""
     console.print(f"Wrote {report.write(out, docs)}")
 
+
+for _name, (_module, _about) in EXPERIMENTS.items():
+    _add(_name, _module, _about)
 
 if __name__ == "__main__":
     app(prog_name="python -m torchspot_paper")
