@@ -79,7 +79,7 @@ def _run_spot(call: Call, setting: Setting, xs: tuple[np.ndarray, ...]) -> Outco
     if setting.variant:
         preset = replace(preset, **_VARIANTS[setting.variant])
     started = time.perf_counter()
-    steps = 30 if call.quick else STEPS[setting.lr]
+    steps = 20 if call.quick else STEPS[setting.lr]
     seeds = call.runs(SEEDS)
     spot = SPOT(preset=preset, steps=steps, replicas=seeds, seed=0, engine=call.engine()).fit(*xs)
     seconds = time.perf_counter() - started
@@ -101,7 +101,7 @@ def _run_spot(call: Call, setting: Setting, xs: tuple[np.ndarray, ...]) -> Outco
 
 def _run_rot(call: Call, setting: Setting, xs: tuple[np.ndarray, ...]) -> list[Outcome]:
     """All ε at once; the dual is what the paper compares with, plan and map are reported beside it."""
-    seeds, steps = call.runs(SEEDS), 30 if call.quick else ROT_STEPS
+    seeds, steps = call.runs(SEEDS), 5 if call.quick else ROT_STEPS
     epsilons = EPSILONS[1:3] if call.quick else EPSILONS
     started = time.perf_counter()
     rot = ROT(

@@ -4,7 +4,7 @@ __all__ = ["Points", "Problem", "dimension_problems", "gaussians", "sine"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -54,6 +54,7 @@ class Problem:
         return float(np.mean([_cost(self.cost, *self.pairs(_CHUNK, 10**6 + k)) for k in range(chunks)]))
 
 
+@cache
 def dimension_problems(dim: int) -> dict[str, Problem]:
     """The problems of the dimension table: six hard ones and a translation."""
     law = np.random.default_rng(dim)
