@@ -56,7 +56,6 @@ def settings(quick: bool) -> list[Setting]:
             Setting("spot", 1e-3),
             Setting("spot-paper", 1e-4),
             Setting("rot", 1e-3, "entropy"),
-            Setting("rot", 1e-3, "l2"),
         ]
     long = [Setting("spot-paper", 1e-5), Setting("spot", 1e-5)]
     short = [Setting(method, lr) for lr in (1e-3, 1e-4) for method in ("spot-paper", "spot-clipping", "spot")]
