@@ -22,8 +22,6 @@ from torchspot_paper.recipe import Call, Outcome
 
 N, WIDTH, RATE, STEPS, SEEDS, SHOWN = 100_000, 32, 1e-3, 10_000, 3, 200
 BLOCK, BLOCKS = 4096, 8
-
-
 COST = costs.squared_euclidean
 Sample = Callable[[int, int], tuple[Points, Points]]
 _ROWS: dict[str, tuple[Sample, float | None]] = {

@@ -90,60 +90,49 @@ def _by_setting(rows: Rows) -> Iterator[tuple[dict[str, Any], dict[str, float], 
 _ERRORS = ("error_of_mean", "mean_run_error", "median_run_error", "worst_run_error")
 
 
+_FIG2_HEAD = [
+    "rate",
+    "method",
+    "error of the mean",
+    "mean error",
+    "median",
+    "worst",
+    "published (error of the mean)",
+    "at step 0",
+    "SW2 / floor",
+    "runs",
+    "steps",
+    "seconds",
+]
+_ROT_METRICS = ("error_of_mean", "plan_error_of_mean", "map_error_of_mean", "map_mean_run_error")
+
+
 def _fig2(rows: Rows) -> Iterator[str]:
-    lines = []
-    for setting, found, row in sorted(
-        _by_setting(rows), key=lambda item: (-item[0]["lr"], fig2_convergence.label(item[0]))
-    ):
-        paper = row.get("published")
-        numbers = [_percent(found[name]) for name in _ERRORS]
-        start = _percent(found.get("error_at_step_0"), signed=True)
-        lines.append(
-            [
-                f"{setting['lr']:g}",
-                fig2_convergence.label(setting),
-                *numbers,
-                _percent(paper),
-                start,
-                _ratio(found),
-                str(row["seeds"]),
-                f"{setting['steps']:,}",
-                f"{row['seconds']:g}",
-            ]
-        )
-    yield _table(
-        [
-            "rate",
-            "method",
-            "error of the mean",
-            "mean error",
-            "median",
-            "worst",
-            "published (error of the mean)",
-            "at step 0",
-            "SW2 / floor",
-            "runs",
-            "steps",
-            "seconds",
-        ],
-        lines,
-    )
+    found = sorted(_by_setting(rows), key=lambda item: (-item[0]["lr"], fig2_convergence.label(item[0])))
+    yield _table(_FIG2_HEAD, [_fig2_line(*item) for item in found])
     beside = [
-        [
-            f"{s['lr']:g}",
-            fig2_convergence.label(s),
-            *(
-                _percent(f[name])
-                for name in ("error_of_mean", "plan_error_of_mean", "map_error_of_mean", "map_mean_run_error")
-            ),
-        ]
-        for s, f, _ in _by_setting(rows)
-        if s["method"] == "rot"
+        [*_rate_and_method(s), *(_percent(f[m]) for m in _ROT_METRICS)] for s, f, _ in found if s["method"] == "rot"
     ]
-    if not beside:
-        return
-    yield "ROT reports the regularised dual. Beside it what its plan costs, and its barycentric map:"
-    yield _table(["rate", "method", "dual", "plan", "map", "map, mean error"], beside)
+    if beside:
+        yield "ROT reports the regularised dual. Beside it what its plan costs, and its barycentric map:"
+        yield _table(["rate", "method", "dual", "plan", "map", "map, mean error"], beside)
+
+
+def _fig2_line(setting: dict[str, Any], found: dict[str, float], row: dict[str, Any]) -> list[str]:
+    return [
+        *_rate_and_method(setting),
+        *(_percent(found[name]) for name in _ERRORS),
+        _percent(row.get("published")),
+        _percent(found.get("error_at_step_0"), signed=True),
+        _ratio(found),
+        str(row["seeds"]),
+        f"{setting['steps']:,}",
+        f"{row['seconds']:g}",
+    ]
+
+
+def _rate_and_method(setting: dict[str, Any]) -> list[str]:
+    return [f"{setting['lr']:g}", fig2_convergence.label(setting)]
 
 
 def _fig3(rows: Rows) -> Iterator[str]:
@@ -313,9 +302,11 @@ _SECTIONS = {
     ),
     "fig6": Section(
         "Figure 6: pairs of synthetic data",
-        "Squared cost, width 32, warm start (the error at step 0 is what that gives alone). The error is against exact "
-        "transport, averaged over 8 blocks of 4096 fresh points (known for the Gaussians). Rank correlation (Spearman) "
-        "of the second coordinates says whether upper mass goes to the upper region.",
+        "Squared cost, width 32, warm start (the error at step 0 is what that gives alone). This is the second of two "
+        "settings tried: at rate 2·10⁻³ with 5000 steps the errors were 0.26 % and 0.07 %, and one marginal of the sine "
+        "lay at 2.01× its floor. The error is against exact transport, averaged over 8 blocks of 4096 fresh points "
+        "(known for the Gaussians). Rank correlation (Spearman) of the second coordinates says whether upper mass goes "
+        "to the upper region.",
         fig6_synthetic.draw,
         True,
         _fig6,
@@ -333,7 +324,9 @@ _SECTIONS = {
         "Dimension",
         "Problems with known answers (`torchspot_paper/problems.py`), n = 10⁵. `mean-shift` takes the distance of the "
         "means for the answer, `bures` the cost of the affine map between Gaussians of the same moments; exact "
-        "transport and Sinkhorn see 10⁴ points.",
+        "transport and Sinkhorn see 10⁴ points. The default recipe (start, η, rates, batch) was chosen among about "
+        "fifteen variants tried on six of these problems at d = 16 and 64, on the same data: the table shows how well "
+        "it was tuned to them, and new problems are the fairer test.",
         dimension.draw,
         False,
         _dimension,

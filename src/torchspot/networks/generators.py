@@ -72,7 +72,7 @@ class AroundAffine(nn.Module):
     """G_i(z) = A_i z + what one network for each marginal adds, at first nothing.
 
     Started at the optimal plan of Gaussians with the data's moments, training only has to learn in what the data are
-    not Gaussian. The matrices stay: trained along, they ended two to four times further from the truth.
+    not Gaussian. The matrices stay as they are: see docs/architecture.md.
     """
 
     matrices: Tensor
