@@ -303,7 +303,7 @@ _SECTIONS = {
     "fig6": Section(
         "Figure 6: pairs of synthetic data",
         "Squared cost, width 32, warm start (the error at step 0 is what that gives alone). This is the second of two "
-        "settings tried: at rate 2·10⁻³ with 5000 steps the errors were 0.26 % and 0.07 %, and one marginal of the sine "
+        "settings tried: at rate 2·10⁻³ with 5000 steps errors were 0.26 % and 0.07 %, and one marginal of the sine "
         "lay at 2.01× its floor. The error is against exact transport, averaged over 8 blocks of 4096 fresh points "
         "(known for the Gaussians). Rank correlation (Spearman) of the second coordinates says whether upper mass goes "
         "to the upper region.",
