@@ -14,6 +14,7 @@ __all__ = [
     "sinkhorn",
 ]
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,8 @@ class Coupling:
 
 def require_pot() -> Any:
     """POT, or an error that says how to get it and what works without."""
+    # POT opens JAX where it is installed, and JAX takes three quarters of a GPU's memory at once unless told not to.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         import ot
     except ImportError as error:

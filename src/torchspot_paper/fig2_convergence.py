@@ -10,6 +10,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.lines import Line2D
 
 from torchspot import SPOT
 from torchspot.baselines import ROT
@@ -33,6 +34,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "independent weights": {"aligned": False},
     "data as it is": {"aligned": False, "standardise": False},
 }
+_SHOWN = (3.5, 6.5)
 _REGULARISATIONS: dict[str, Regularisation] = {"entropy": Entropy(), "l2": Quadratic()}
 
 
@@ -153,30 +155,38 @@ def _costs(record: dict[str, Any]) -> list[float]:
 
 
 def draw(curves: Sequence[dict[str, Any]], file: Path) -> None:
-    """One column for each learning rate; above against epochs, below against seconds."""
+    """One column for each learning rate; SPOT and ROT, each against epochs and against seconds."""
     rates = sorted({curve["setting"]["lr"] for curve in curves}, reverse=True)
-    figure, axes = plt.subplots(2, len(rates), figsize=(5 * len(rates), 7), squeeze=False, sharey=True)
-    for column, lr in enumerate(rates):
-        mine = sorted((c for c in curves if c["setting"]["lr"] == lr), key=lambda c: label(c["setting"]))
-        for row, along in enumerate(("epochs", "seconds")):
-            _panel(axes[row, column], mine, along)
-            axes[row, column].set(xlabel=along, ylim=(3.5, 6.5), xscale="symlog")
-        axes[0, column].set_title(f"learning rate {lr:g}")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("distance")
-    axes[0, 0].legend(fontsize=6, ncols=2)
+    methods = [("SPOT", [c for c in curves if c["setting"]["method"] != "rot"])]
+    methods += [("ROT", rot)] if (rot := [c for c in curves if c["setting"]["method"] == "rot"]) else []
+    figure, axes = plt.subplots(2 * len(methods), len(rates), figsize=(5 * len(rates), 6 * len(methods)), squeeze=False)
+    for place, (name, mine) in enumerate(methods):
+        labels = sorted({label(curve["setting"]) for curve in mine})
+        colours = {label: f"C{k}" for k, label in enumerate(labels)}
+        for row, along in enumerate(("epochs", "seconds"), start=2 * place):
+            for axis, lr in zip(axes[row], rates, strict=True):
+                shown = [curve for curve in mine if curve["setting"]["lr"] == lr]
+                _panel(axis, shown, along, colours)
+                axis.set(title=f"{name}, learning rate {lr:g}", xlabel=along)
+            axes[row, 0].set_ylabel("distance")
+        handles = [Line2D([], [], color=colours[label], label=label) for label in labels]
+        axes[2 * place, -1].legend(handles=handles, fontsize=7, loc="lower right")
     figure.tight_layout()
-    figure.savefig(file, dpi=110)
+    figure.savefig(file, dpi=100)
     plt.close(figure)
 
 
-def _panel(axis: Any, curves: Sequence[dict[str, Any]], along: str) -> None:
+def _panel(axis: Any, curves: Sequence[dict[str, Any]], along: str, colours: dict[str, str]) -> None:
+    """Mean and deviation; the band is left out where it is wider than the picture."""
+    if not curves:
+        axis.text(0.5, 0.5, "not run", ha="center", transform=axis.transAxes)
     axis.axhline(5.0, color="black", linewidth=0.8, linestyle=":")
     for curve in curves:
-        x, mean, deviation = (np.array(curve[name]) for name in (along, "mean", "deviation"))
-        style = {"linestyle": "--", "linewidth": 1} if curve["setting"]["method"] == "rot" else {"linewidth": 2}
-        (line,) = axis.plot(x, mean, label=label(curve["setting"]), **style)
-        axis.fill_between(x, mean - deviation, mean + deviation, color=line.get_color(), alpha=0.15)
+        x, mean, deviation = (np.array(curve[name])[1:] for name in (along, "mean", "deviation"))
+        colour, narrow = colours[label(curve["setting"])], deviation < (_SHOWN[1] - _SHOWN[0]) / 2
+        axis.plot(x, mean, color=colour, linewidth=1.5)
+        axis.fill_between(x, mean - deviation, mean + deviation, where=narrow, color=colour, alpha=0.15)
+    axis.set(ylim=_SHOWN, xscale="log")
 
 
 def label(setting: dict[str, Any]) -> str:
