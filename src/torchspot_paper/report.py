@@ -297,17 +297,17 @@ _SECTIONS = {
         "warm start. `spot` is the default recipe: its last layer maps to data units (means and one scale of the data) "
         "and both networks start with equal random weights, so it starts near the right distance, with wrong "
         "marginals. `spot (independent weights)` does without the second, `spot (data as it is)` without either. "
-        "`spot-paper` and `spot-clipping` are the paper's text and the authors' scripts, literally; `spot-paper` at 10⁻⁵ was "
-        "stopped before its 2·10⁵ steps were over. With 8 units and one hidden layer critics see little: the distance is "
-        "right well before the marginals are.",
+        "`spot-paper` and `spot-clipping` are the paper's text and the authors' scripts, literally; `spot-paper` at "
+        "10⁻⁵ was stopped before its 2·10⁵ steps were over. With 8 units and one hidden layer critics see little: the "
+        "distance is right well before the marginals are.",
         fig2_convergence.draw,
         True,
         _fig2,
     ),
     "fig3": Section(
         "Figure 3: hidden units",
-        "The same problem and recipe for widths 2 to 1024, no warm start. Widths below 32 train for 10 000 steps, the others "
-        "for 5000: with 5000 the median error was 1.14 % at width 4 (worst 27 %), .23 % at 8 and .18 % at 16.",
+        "The same problem and recipe for widths 2 to 1024, no warm start. Widths below 32 train for 10 000 steps, the "
+        "others for 5000: with 5000 the median error was 1.14 % at width 4 (worst 27 %), .23 % at 8 and .18 % at 16.",
         fig3_hidden_units.draw,
         True,
         _fig3,
