@@ -43,7 +43,11 @@ def _add(name: str, module: ModuleType, about: str) -> None:
     ) -> None:
         folder = out or (Path(tempfile.mkdtemp(prefix="torchspot-quick-")) if quick else Path("results"))
         call = Call(quick, seeds, "cpu" if module is comparison else device, folder, jobs, only)
-        _finish(name, call, call.outcomes(module.run, module.settings(quick)))
+        settings = module.settings(quick)
+        if not (asked := call.asked(settings)):
+            names = ", ".join(f"/{setting}/" for setting in settings[-10:])
+            raise typer.BadParameter(f"no setting has {only!r} in its name. Names are such as {names}.")
+        _finish(name, call, call.outcomes(module.run, asked))
 
 
 def _finish(experiment: str, call: Call, outcomes: Iterable[Outcome]) -> None:

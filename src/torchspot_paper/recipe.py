@@ -20,6 +20,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from torchspot.estimators.presets import Preset
 from torchspot.storage import replacing
 from torchspot.types import Engine, Plan
 from torchspot_paper.problems import Problem
+
+Run = Callable[["Call", Any], list["Outcome"]]
+"""One setting of an experiment."""
 
 
 def _commit() -> str:
@@ -104,17 +108,38 @@ class Call:
         """How many of each setting."""
         return self.seeds or (quick if self.quick else meant)
 
-    def outcomes(self, run: Callable[["Call", Any], list[Outcome]], settings: Sequence[Any]) -> Iterator[Outcome]:
-        """What `run(call, setting)` gives for every setting that was asked for, as they end."""
-        asked = [setting for setting in settings if self.only in f"/{setting}/"]
-        if self.jobs == 1:
-            for setting in asked:
-                yield from run(self, setting)
-            return
+    def asked(self, settings: Sequence[Any]) -> list[Any]:
+        """Those of the settings that `only` names."""
+        return [setting for setting in settings if self.only in f"/{setting}/"]
+
+    def outcomes(self, run: Run, settings: Sequence[Any]) -> Iterator[Outcome]:
+        """What `run(call, setting)` gives for every setting, as they end.
+
+        Raises:
+            ExceptionGroup: at the end, if some settings failed; the others are not stopped by it.
+        """
+        failed = []
+        for setting, result in (self._one_by_one if self.jobs == 1 else self._side_by_side)(run, settings):
+            try:
+                outcomes = result()
+            except Exception as error:
+                error.add_note(f"This was the setting {setting}.")
+                failed.append(error)
+            else:
+                yield from outcomes
+        if failed:
+            raise ExceptionGroup(f"{len(failed)} of {len(settings)} settings failed; the others are stored.", failed)
+
+    def _one_by_one(self, run: Run, settings: Sequence[Any]) -> Iterator[tuple[Any, Callable[[], list[Outcome]]]]:
+        for setting in settings:
+            yield setting, partial(run, self, setting)
+
+    def _side_by_side(self, run: Run, settings: Sequence[Any]) -> Iterator[tuple[Any, Callable[[], list[Outcome]]]]:
         with ProcessPoolExecutor(self.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
             alone = replace(self, jobs=1)
-            for done in as_completed([pool.submit(_with_one_thread, run, alone, setting) for setting in asked]):
-                yield from done.result()
+            running = {pool.submit(_with_one_thread, run, alone, setting): setting for setting in settings}
+            for done in as_completed(running):
+                yield running[done], done.result
 
     def rows(self, experiment: str, outcome: Outcome) -> list[Row]:
         """An outcome as rows."""
@@ -203,6 +228,6 @@ def _identity(row: dict[str, Any]) -> str:
     return json.dumps([setting, row["metric"]], sort_keys=True)
 
 
-def _with_one_thread(run: Callable[[Call, Any], list[Outcome]], call: Call, setting: Any) -> list[Outcome]:
+def _with_one_thread(run: Run, call: Call, setting: Any) -> list[Outcome]:
     torch.set_num_threads(1)
     return run(call, setting)

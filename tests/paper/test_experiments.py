@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from torchspot_paper.__main__ import app
-from torchspot_paper.recipe import errors_of, read, store
+from torchspot_paper.recipe import Call, Outcome, errors_of, read, store
 
 FIELDS = {"experiment", "setting", "metric", "value", "seeds", "hardware", "commit", "seconds"}
 ERRORS = {"error_of_mean", "mean_run_error", "median_run_error", "worst_run_error"}
@@ -47,6 +47,30 @@ def test_only_some_settings_and_several_at_once(tmp_path):
     rows = read(tmp_path / "fig3.jsonl")
     assert {row["setting"]["width"] for row in rows} == {2}
     assert {row["seeds"] for row in rows} == {1}
+
+
+def test_a_name_that_no_setting_has_is_an_error_that_lists_them(tmp_path):
+    result = CliRunner().invoke(app, ["fig3", "--quick", "--only", "/3/", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "/16/" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def half_of(call, setting):
+    """A setting of an experiment that fails on odd numbers."""
+    if setting % 2:
+        raise ValueError("odd")
+    return [Outcome({"half": setting // 2}, {"error": 0.0}, 1, 0.0)]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_setting_that_fails_does_not_stop_the_others(jobs, tmp_path):
+    call = Call(device="cpu", out=tmp_path, jobs=jobs)
+    with pytest.raises(ExceptionGroup) as failed:
+        call.keep("halves", call.outcomes(half_of, [0, 1, 2, 3, 4]))
+    assert len(failed.value.exceptions) == 2
+    assert any("setting 3" in note for error in failed.value.exceptions for note in error.__notes__)
+    assert sorted(row["setting"]["half"] for row in read(tmp_path / "halves.jsonl")) == [0, 1, 2]
 
 
 def test_one_seed_is_enough(tmp_path):
