@@ -38,10 +38,15 @@ Run = Callable[["Call", Any], list["Outcome"]]
 
 
 def _commit() -> str:
-    """Of this file's checkout, with "-dirty" if something was changed since; "unknown" where there is none."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    """Of this file's checkout, with "-dirty" if code was changed since; "unknown" where there is none."""
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+
+    def said(*arguments: str) -> str:
+        return subprocess.run([*git, *arguments], capture_output=True, text=True, check=False).stdout.strip()
+
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+        commit = said("describe", "--always")
+        return f"{commit}-dirty" if commit and said("status", "--porcelain", ".") else commit or "unknown"
     except OSError:
         return "unknown"
 
