@@ -55,14 +55,17 @@ def _finish(experiment: str, call: Call, outcomes: Iterable[Outcome]) -> None:
     table = Table(title=experiment)
     for column in ("setting", "seeds", "seconds", "what was measured"):
         table.add_column(column)
-    for outcome in call.keep(experiment, outcomes):
-        about = ", ".join(f"{name} {value}" for name, value in outcome.setting.items())
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in outcome.metrics.items())
-        table.add_row(about, str(outcome.seeds), f"{outcome.seconds:.1f}", numbers)
-    console.print(table)
-    console.print(f"Rows: {call.out / experiment}.jsonl")
-    for file in report.figures(call.out, call.out, [experiment]):
-        console.print(f"Figure: {file}")
+    try:
+        for outcome in call.keep(experiment, outcomes):
+            about = ", ".join(f"{name} {value}" for name, value in outcome.setting.items())
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in outcome.metrics.items())
+            table.add_row(about, str(outcome.seeds), f"{outcome.seconds:.1f}", numbers)
+    finally:  # what came before an error or Ctrl-C is shown as well
+        if table.row_count:
+            console.print(table)
+            console.print(f"Rows: {call.out / experiment}.jsonl")
+            for file in report.figures(call.out, call.out, [experiment]):
+                console.print(f"Figure: {file}")
 
 
 @app.command("report")

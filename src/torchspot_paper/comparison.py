@@ -134,7 +134,8 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
             axis.set(xscale="log", yscale="log", xlabel=along.replace("_", " "))
     axes[0].set_ylabel("error of the distance, %")
     axes[0].legend()
-    figure.suptitle("larger points: more data, from 10³ to 10⁶ rows (EMD and Sinkhorn to 10⁴)")
+    counts = {row["setting"]["n"] for row in rows}
+    figure.suptitle(f"larger points: more data, {min(counts):,} to {max(counts):,} rows")
     figure.tight_layout()
     figure.savefig(file, dpi=110)
     plt.close(figure)

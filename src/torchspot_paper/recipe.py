@@ -163,16 +163,14 @@ class Call:
             for metric, value in outcome.metrics.items()
         ]
 
-    def keep(self, experiment: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
-        """Stores outcomes as they come, and gives them all."""
-        kept = []
+    def keep(self, experiment: str, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """Stores outcomes as they come, and passes them on."""
         for outcome in outcomes:
             store(self.out / f"{experiment}.jsonl", [row.as_dict() for row in self.rows(experiment, outcome)])
             if outcome.curves:
                 curve = {"setting": outcome.setting, "metric": "curve", **outcome.curves}
                 store(self.out / "curves" / f"{experiment}.jsonl", [curve])
-            kept.append(outcome)
-        return kept
+            yield outcome
 
 
 def errors_of(values: Sequence[float], truth: float) -> dict[str, float]:

@@ -1,10 +1,12 @@
 """The experiments from their command line, quickly; and the report."""
 
 import json
+import math
 
 import pytest
 from typer.testing import CliRunner
 
+from torchspot_paper import report
 from torchspot_paper.__main__ import app
 from torchspot_paper.recipe import Call, Outcome, errors_of, read, store
 
@@ -67,7 +69,7 @@ def half_of(call, setting):
 def test_a_setting_that_fails_does_not_stop_the_others(jobs, tmp_path):
     call = Call(device="cpu", out=tmp_path, jobs=jobs)
     with pytest.raises(ExceptionGroup) as failed:
-        call.keep("halves", call.outcomes(half_of, [0, 1, 2, 3, 4]))
+        list(call.keep("halves", call.outcomes(half_of, [0, 1, 2, 3, 4])))
     assert len(failed.value.exceptions) == 2
     assert any("setting 3" in note for error in failed.value.exceptions for note in error.__notes__)
     assert sorted(row["setting"]["half"] for row in read(tmp_path / "halves.jsonl")) == [0, 1, 2]
@@ -86,6 +88,22 @@ def test_rows_of_the_same_setting_and_metric_are_replaced(tmp_path):
     again = {"setting": {"a": 1, "steps": 6}, "metric": "error", "value": 3.0}
     store(file, [again])
     assert sorted(json.dumps(row) for row in read(file)) == sorted(map(json.dumps, [other, again]))
+
+
+def test_a_diverged_or_badly_fitting_control_is_not_the_best(tmp_path):
+    def rows(control, error, sliced_w2):
+        metrics = {"error": error, "worst_error": error, "sliced_w2": sliced_w2, "noise_floor": 0.1}
+        setting = {"problem": "split", "d": 16, "method": "spot", "control": control, "equal": "steps"}
+        about = {"experiment": "dimension", "setting": setting, "hardware": "", "commit": ""}
+        return [about | {"metric": metric, "value": value} for metric, value in metrics.items()]
+
+    found = [*rows("orthogonal", math.nan, math.nan), *rows("spectral", 0.02, 0.1), *rows("clipping", 0.01, 0.3)]
+    store(tmp_path / "dimension.jsonl", found)
+    page = report.write(tmp_path, tmp_path / "docs").read_text()
+    line = next(line for line in page.splitlines() if line.startswith("| 16 | split"))
+    assert line.endswith("| spectral, equal steps |")
+    assert "diverged" in line
+    assert "1.00 %*" in line
 
 
 def test_errors_of_the_mean_and_of_the_runs():
