@@ -162,14 +162,14 @@ def draw(curves: Sequence[dict[str, Any]], file: Path) -> None:
     figure, axes = plt.subplots(2 * len(methods), len(rates), figsize=(5 * len(rates), 6 * len(methods)), squeeze=False)
     for place, (name, mine) in enumerate(methods):
         labels = sorted({label(curve["setting"]) for curve in mine})
-        colours = {label: f"C{k}" for k, label in enumerate(labels)}
+        colours = {text: f"C{k}" for k, text in enumerate(labels)}
         for row, along in enumerate(("epochs", "seconds"), start=2 * place):
             for axis, lr in zip(axes[row], rates, strict=True):
                 shown = [curve for curve in mine if curve["setting"]["lr"] == lr]
                 _panel(axis, shown, along, colours)
                 axis.set(title=f"{name}, learning rate {lr:g}", xlabel=along)
             axes[row, 0].set_ylabel("distance")
-        handles = [Line2D([], [], color=colours[label], label=label) for label in labels]
+        handles = [Line2D([], [], color=colours[text], label=text) for text in labels]
         axes[2 * place, -1].legend(handles=handles, fontsize=7, loc="lower right")
     figure.tight_layout()
     figure.savefig(file, dpi=100)
