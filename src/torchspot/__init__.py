@@ -2,6 +2,7 @@
 
 __all__ = [
     "SPOT",
+    "EntropicSPOT",
     "__version__",
     "baselines",
     "callbacks",
@@ -17,7 +18,7 @@ __all__ = [
 ]
 
 from torchspot import baselines, costs, data, errors, evaluation, latents, networks
-from torchspot.estimators import SPOT, presets
+from torchspot.estimators import SPOT, EntropicSPOT, presets
 from torchspot.plans import load
 from torchspot.training import callbacks
 from torchspot.training import engine as engines

@@ -18,13 +18,13 @@ class NotFitted(TorchspotError, NotFittedError):
 
 
 class Diverged(TorchspotError, RuntimeError):
-    """Training met a number that is not finite.
+    """Training met a number that is not finite, or a flow could not be followed.
 
     Attributes:
-        step: the first step at which it happened.
+        step: the first step at which it happened; None where that is not known.
     """
 
-    def __init__(self, message: str, step: int) -> None:
+    def __init__(self, message: str, step: int | None) -> None:
         super().__init__(message)
         self.step = step
 

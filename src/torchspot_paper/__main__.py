@@ -1,4 +1,4 @@
-"""`python -m torchspot_paper fig2|fig3|fig6|comparison|dimension|report`."""
+"""`python -m torchspot_paper fig2|fig3|fig4|fig6|comparison|dimension|report`."""
 
 import tempfile
 from collections.abc import Iterable
@@ -10,7 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from torchspot_paper import comparison, dimension, fig2_convergence, fig3_hidden_units, fig6_synthetic, report
+from torchspot_paper import (
+    comparison,
+    dimension,
+    fig2_convergence,
+    fig3_hidden_units,
+    fig4_density,
+    fig6_synthetic,
+    report,
+)
 from torchspot_paper.recipe import Call, Outcome
 
 app = typer.Typer(
@@ -21,6 +29,7 @@ console = Console(soft_wrap=True)
 EXPERIMENTS = {
     "fig2": (fig2_convergence, "Distance against epochs and seconds, SPOT beside ROT."),
     "fig3": (fig3_hidden_units, "Error against the number of hidden units."),
+    "fig4": (fig4_density, "Densities of entropic plans beside the truth."),
     "fig6": (fig6_synthetic, "Pairs of two problems in the plane."),
     "comparison": (comparison, "Error against time and memory as the data grows, on one core: four methods."),
     "dimension": (dimension, "Hard problems in 2 to 256 dimensions."),

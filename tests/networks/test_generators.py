@@ -10,11 +10,10 @@ from torchspot.networks.generators import (
     Shapes,
     Units,
     around_affine,
-    from_spec,
     separate,
     shared_trunk,
-    to_spec,
 )
+from torchspot.networks.specification import from_spec, to_spec
 
 SHAPES = Shapes(4, ((2,), (3,), (1, 5, 5)))
 START = (torch.eye(2, 4), torch.ones(3, 4), torch.ones(25, 4))

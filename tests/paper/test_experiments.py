@@ -15,6 +15,7 @@ ERRORS = {"error_of_mean", "mean_run_error", "median_run_error", "worst_run_erro
 METRICS = {
     "fig2": ERRORS,
     "fig3": ERRORS,
+    "fig4": {"kl", "l1", "correlation_error", "cost_error", "worst_kl", "kl_at_step_0"},
     "fig6": {"error", "error_at_step_0", "worst_marginal_over_floor", "rank_correlation"},
     "comparison": {"error", "seconds", "peak_megabytes"},
     "dimension": {"error", "error_at_step_0", "sliced_w2", "noise_floor"},

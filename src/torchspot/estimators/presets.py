@@ -1,6 +1,6 @@
 """Recipes: everything about training that is not the problem itself."""
 
-__all__ = ["Preset", "Sizes", "clipping", "default", "paper"]
+__all__ = ["Preset", "Sizes", "clipping", "default", "entropic", "paper"]
 
 import math
 from collections.abc import Callable
@@ -128,6 +128,11 @@ def default(learning_rate: float = _FULL_RATE) -> Preset:
         batch_size=None,
         steps=None,
     )
+
+
+def entropic(learning_rate: float = _FULL_RATE) -> Preset:
+    """The recipe for flows (`EntropicSPOT`): the default one without momentum, which makes densities ripple."""
+    return replace(default(learning_rate), betas=(0.0, 0.99), averaging=0.998)
 
 
 def paper(learning_rate: float = 1e-3) -> Preset:

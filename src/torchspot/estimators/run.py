@@ -15,7 +15,7 @@ from torchspot.errors import InvalidArgument
 from torchspot.estimators.problem import Problem
 from torchspot.latents import Latent
 from torchspot.networks.generators import InDataUnits
-from torchspot.objectives.transport import SLACK, MarginalWeights, Transport
+from torchspot.objectives.transport import SLACK, MarginalWeights, Objective
 from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.training.callbacks import Checkpoint, History
 from torchspot.training.checkpoint import load_checkpoint
@@ -29,7 +29,7 @@ class Run:
     """Everything one call of `fit` works with."""
 
     problem: Problem
-    objective: Transport
+    objective: Objective
     """Of the first replica, whose modules stand for those of all."""
     weighing: "Weighing"
     latent: Latent
@@ -38,9 +38,12 @@ class Run:
     history: History
     callbacks: tuple[Callback, ...]
     judge: Callable[[], Tensor]
-    """Cost, objective and marginal errors now, of each replica where there are several."""
+    """The objective's numbers and the marginal errors now, of each replica where there are several."""
     replicas: int
     seed: int
+    make_plan: Callable[..., PushforwardPlan]
+    facts: dict[str, Any]
+    """What plans say of the method."""
 
     @property
     def log_every(self) -> int:
@@ -59,18 +62,22 @@ class Run:
 
     @torch.no_grad()
     def measure(self) -> Record:
-        """Cost, objective and marginal error of the averaged generator, on noise and data that training never draws.
+        """The objective's numbers and marginal errors of the averaged generator.
+
+        On noise and data that training never draws.
 
         With several replicas: the means, and what each of them has.
         """
         runs = self.judge().view(self.replicas, -1).tolist()
-        cost, objective, *errors = (sum(column) / len(runs) for column in zip(*runs, strict=True))
-        record: Record = {"cost": cost, "objective": objective, "marginal_error": max(errors)}
+        names = self.objective.names
+        means = [sum(column) / len(runs) for column in zip(*runs, strict=True)]
+        errors = means[len(names) :]
+        record: Record = dict(zip(names, means, strict=False)) | {"marginal_error": max(errors)}
         record |= {f"marginal_error_{k + 1}": error for k, error in enumerate(errors)}
         if self.replicas > 1:
             costs_of_runs = [run[0] for run in runs]
             record["cost_spread"] = statistics.stdev(costs_of_runs)
-            record["runs"] = {"cost": costs_of_runs, "marginal_error": [max(run[2:]) for run in runs]}
+            record["runs"] = {"cost": costs_of_runs, "marginal_error": [max(run[len(names) :]) for run in runs]}
         return record
 
     def plan(self) -> PushforwardPlan | PooledPlan:
@@ -105,6 +112,7 @@ class Run:
             "seed": int(self.seed),
             "replica": k,
             "engine": _how_it_ran(self.training, self.engine),
+            **self.facts,
         }
         network: Any = self.training.averaged("generator")[0]
         critics = self.training.turns[0].player.modules[0]
@@ -112,21 +120,19 @@ class Run:
             network = replica(network, self.objective.generator, k).requires_grad_(False)
             critics = replica(critics, self.objective.critics, k)
         return (
-            PushforwardPlan(network.eval(), self.latent, self.objective.cost, self.problem.held_out, facts),
+            self.make_plan(network.eval(), self.latent, self.objective.cost, self.problem.held_out, facts),
             critics,
         )
 
 
 def judge_of(
-    problem: Problem, objective: Transport, training: Training, z: Tensor, replicas: int
+    problem: Problem, objective: Objective, training: Training, batch: tuple[Tensor, ...], replicas: int
 ) -> Callable[[], Tensor]:
-    """Measures the averaged generator and the critics as they stand."""
+    """Measures the averaged generator, on this noise, and the critics as they stand."""
 
     def numbers(generator: InDataUnits) -> Tensor:
-        us = generator.standardised(z)
-        cost = objective.cost(*generator.units.to_data(us)).double().mean()
-        value = cost + objective.gap(us, problem.judges)
-        return torch.cat((torch.stack((cost, value)), problem.marginal_errors(us)))
+        us, measured = objective.judged(generator, batch, problem.judges)
+        return torch.cat((measured, problem.marginal_errors(us)))
 
     def averaged() -> Any:
         return training.averaged("generator")[0]

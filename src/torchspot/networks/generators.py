@@ -8,24 +8,21 @@ __all__ = [
     "SharedTrunkGenerator",
     "Units",
     "around_affine",
-    "from_spec",
     "separate",
     "shared_trunk",
-    "to_spec",
 ]
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchspot.networks.mlp import filled_up, leaky, linear, mlp, parallel
-from torchspot.types import Samples, Shape
+from torchspot.types import Samples, Shape, Values
 
 
 @dataclass(frozen=True)
@@ -177,6 +174,10 @@ class Units(nn.Module):
         """u_i = (x_i − mean_i) / s, in the dtype of the networks."""
         return tuple(((x - mean) / self.scale).to(self.dtype) for mean, x in zip(self.means, xs, strict=True))
 
+    def log_density(self, log_p: Values) -> Values:
+        """Of joint samples in data units, from that of standardised ones: log p(x) = log p(u) − dim log s."""
+        return log_p - self.scale.log() * sum(mean.numel() for mean in self.means)
+
 
 class InDataUnits(nn.Module):
     """A generator whose last layer is the fixed map to data units."""
@@ -191,27 +192,3 @@ class InDataUnits(nn.Module):
     def standardised(self, z: Float[Tensor, "batch latent"]) -> Samples:
         """The samples before the map to data units."""
         return self.generator(z)
-
-
-def to_spec(generator: nn.Module) -> dict[str, Any] | None:
-    """Name and arguments of a library generator; None for a network of the user's own."""
-    for name, (kind, _) in _KINDS.items():
-        if type(generator) is kind:
-            return {"name": name, "width": generator.width, "depth": generator.depth}
-    return None
-
-
-def from_spec(spec: dict[str, Any], shapes: Shapes) -> nn.Module:
-    """The generator that `to_spec` described, on the meta device: it takes no memory before its weights are known."""
-    width, depth = spec["width"], spec["depth"]
-    if not (isinstance(width, int) and isinstance(depth, int) and 1 <= width <= 2**20 and 1 <= depth <= 1000):
-        raise ValueError(f"a generator of width {width!r} and depth {depth!r}")
-    with torch.device("meta"):
-        return _KINDS[spec["name"]][1](width, depth)(shapes, torch.Generator())
-
-
-_KINDS: dict[str, tuple[type[nn.Module], Any]] = {
-    "separate": (SeparateGenerator, separate),
-    "around_affine": (AroundAffine, around_affine),
-    "shared_trunk": (SharedTrunkGenerator, shared_trunk),
-}

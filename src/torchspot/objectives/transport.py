@@ -1,9 +1,10 @@
 """SPOT's game, eq:finalvariant: the transport cost of G, and critics that hold its marginals to the data."""
 
-__all__ = ["SLACK", "MarginalWeights", "Transport", "marginal_weights"]
+__all__ = ["SLACK", "MarginalWeights", "Objective", "Transport", "marginal_weights", "steepness"]
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import torch
 from jaxtyping import Float
@@ -20,6 +21,32 @@ SLACK = 3.0
 """η_i over L_i."""
 
 
+class Objective(Protocol):
+    """A game between a generator and critics: two losses, one a player, and what is measured on the way."""
+
+    names: ClassVar[tuple[str, ...]]
+    """Of the numbers that `judged` gives; "cost" and "objective" first."""
+
+    @property
+    def generator(self) -> InDataUnits: ...
+
+    @property
+    def critics(self) -> nn.Module: ...
+
+    @property
+    def cost(self) -> Cost: ...
+
+    @property
+    def eta(self) -> Float[Tensor, " marginals"]: ...
+
+    def critic_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]: ...
+
+    def generator_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]: ...
+
+    def judged(self, generator: InDataUnits, batch: tuple[Tensor, ...], real: Samples) -> tuple[Samples, Tensor]:
+        """Standardised samples of this generator for a batch of the generator's player, and the named numbers."""
+
+
 @dataclass(frozen=True)
 class Transport:
     """min_G max_λ  E c(G(z)) + Σ_i η_i (E λ_i(G_i(z)) − E λ_i(x_i)), the λ_i 1-Lipschitz.
@@ -33,6 +60,8 @@ class Transport:
     cost: Cost
     eta: Float[Tensor, " marginals"]
 
+    names: ClassVar[tuple[str, ...]] = ("cost", "objective")
+
     def critic_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
         """Σ_i (mean λ_i(x_i) − mean λ_i(G_i(z))), for batch = (z, x_1, …, x_m). η only scales it, so it is left out."""
         z, *xs = batch
@@ -45,9 +74,18 @@ class Transport:
 
     def generator_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
         """mean c(G(z)) + Σ_i η_i mean λ_i(G_i(z)), for batch = (z,)."""
-        us = self.generator.standardised(batch[0])
+        return self.price(self.generator.standardised(batch[0]))
+
+    def price(self, us: Samples) -> Float[Tensor, ""]:
+        """What the generator pays for these standardised samples: mean c + Σ_i η_i mean λ_i."""
         pull = torch.stack(self.critics(us)).mean(1)  # (marginals,)
         return self.cost(*self.generator.units.to_data(us)).mean() + self._weighted(pull)
+
+    def judged(self, generator: InDataUnits, batch: tuple[Tensor, ...], real: Samples) -> tuple[Samples, Tensor]:
+        """Standardised samples of this generator; its cost and the objective J."""
+        us = generator.standardised(batch[0])
+        cost = self.cost(*generator.units.to_data(us)).double().mean()
+        return us, torch.stack((cost, cost + self.gap(us, real)))
 
     def gap(self, fake: Samples, real: Samples) -> Float[Tensor, ""]:
         """Σ_i η_i (mean λ_i(G_i(z)) − mean λ_i(x_i)), of standardised samples: what critics add to the objective J."""
@@ -81,9 +119,9 @@ def marginal_weights(cost: Cost, xs: Samples, plan: Samples | None = None) -> Ma
     if all(value is not None for value in known):
         lipschitz, source = tuple(float(value) for value in known if value is not None), "known"
     else:
-        lipschitz, source = _steepness(cost, _matched(cost, xs)), "estimated"
+        lipschitz, source = steepness(cost, _matched(cost, xs), 0.99), "estimated"
         if plan is not None and max(x[0].numel() for x in xs) > _FEW:
-            beside = _steepness(cost, tuple(x[:_PAIRED] for x in plan))
+            beside = steepness(cost, tuple(x[:_PAIRED] for x in plan), 0.99)
             lipschitz = tuple(min(a, max(b, a / SLACK)) for a, b in zip(lipschitz, beside, strict=True))
     if not all(math.isfinite(value) and value > 0 for value in lipschitz):
         raise InvalidArgument(
@@ -98,7 +136,8 @@ def _matched(cost: Cost, xs: Samples) -> Samples:
     return matched(cost, tuple(x[:size].detach() for x in xs))
 
 
-def _steepness(cost: Cost, plan: Samples) -> tuple[float, ...]:
+def steepness(cost: Cost, plan: Samples, quantile: float) -> tuple[float, ...]:
+    """This quantile of ‖∇_i c‖ over the tuples of a plan, for each marginal."""
     points = [x.clone().requires_grad_() for x in plan]
     gradients = torch.autograd.grad(cost(*points).sum(), points, allow_unused=True, materialize_grads=True)
-    return tuple(float(g.flatten(1).norm(dim=1).double().quantile(0.99)) for g in gradients)
+    return tuple(float(g.flatten(1).norm(dim=1).double().quantile(quantile)) for g in gradients)

@@ -1,0 +1,307 @@
+"""What estimators that learn a push-forward share: `fit`, and how a run is prepared."""
+
+__all__ = ["Distance", "Game", "PushforwardEstimator"]
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from torch import nn
+
+from torchspot import costs
+from torchspot.errors import InvalidArgument, NotFitted
+from torchspot.estimators.networks import Builder, build_critics, build_generator
+from torchspot.estimators.presets import Preset, Sizes
+from torchspot.estimators.problem import Problem, pose
+from torchspot.estimators.run import Run, Weighing, judge_of, keep_in
+from torchspot.latents import Latent
+from torchspot.networks.critics import mlp_critics
+from torchspot.networks.generators import InDataUnits, Shapes
+from torchspot.objectives.transport import MarginalWeights, Objective, Transport
+from torchspot.plans import PooledPlan, PushforwardPlan
+from torchspot.random import Key
+from torchspot.training.callbacks import Divergence, History
+from torchspot.training.engine import choose_engine
+from torchspot.training.loop import Training
+from torchspot.training.players import Draw, Player, Stream, nothing
+from torchspot.training.replicas import stacked
+from torchspot.training.schedules import Rising
+from torchspot.types import Callback, Cost, Engine, Estimate, Samples
+
+
+@dataclass(frozen=True)
+class Distance(Estimate):
+    """The fitted plan's expected cost: an estimate of the optimal cost, not a bound of it.
+
+    `monte_carlo_error` and `spread` say how well the estimate is known, not how far it is from the truth. For an
+    interval that holds the truth call `evaluation.certify(plan, X, Y)`.
+    """
+
+    spread: float | None = None
+    """Standard deviation over independent runs (replicas), without their Monte-Carlo noise; None for a single run."""
+
+
+@dataclass(frozen=True)
+class Game:
+    """What a method makes of a problem."""
+
+    latent: Latent
+    weights: MarginalWeights
+    objective: Callable[[int], Objective]
+    """Of the replica with this number."""
+    plan: Callable[..., PushforwardPlan] = PushforwardPlan
+    """Made of the fields of a PushforwardPlan."""
+    beside_z: tuple[Any, ...] = ()
+    """Samplers of what the generator's loss takes beside z."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the plan says of the method, and what must be the same for a run to be resumed."""
+
+
+class PushforwardEstimator(BaseEstimator, ABC):
+    """Learns a plan by a game between a generator and critics; what game, the methods say."""
+
+    cost: Cost
+    critics: Builder | nn.Module | None
+    marginal_weight: float | Sequence[float] | None
+    steps: int | None
+    batch_size: int | None
+    replicas: int
+    preset: Preset | None
+    seed: int
+    engine: Engine | None
+    callbacks: Sequence[Callback]
+
+    @abstractmethod
+    def _default_preset(self) -> Preset:
+        """Where none is given."""
+
+    @abstractmethod
+    def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
+        """The networks and losses for this data."""
+
+    def fit(self, *sources: Any, weights: Sequence[Any] | None = None, resume: str | Path | None = None) -> Self:
+        """Learns the plan between two or more data sets.
+
+        Args:
+            sources: one for each marginal; anything `torchspot.data.as_sampler` takes.
+            weights: for each source, one number a row, or None.
+            resume: a folder that keeps the state of this run. What is there is continued, bit for bit; an empty or
+                new folder starts a run that can be resumed from it.
+
+        Stopped by Ctrl-C, the estimator keeps the plan as it was learned so far.
+        """
+        run = _prepare(self, sources, weights, None if resume is None else Path(resume))
+        try:
+            run.go()
+        except KeyboardInterrupt:
+            self._keep(run)
+            raise
+        return self._keep(run)
+
+    def sample(self, n: int, seed: int | None = None) -> Samples:
+        """n joint samples of the fitted plan; row k of all marginals belongs together."""
+        return self._fitted().sample(n, seed)
+
+    def _fitted(self) -> Any:
+        if not hasattr(self, "plan_"):
+            raise NotFitted(f"this {type(self).__name__} has no plan yet. Call fit(X, Y) first.")
+        return self.plan_
+
+    def _keep(self, run: Run) -> Self:
+        """Sets what was learned."""
+        self.marginal_weights_ = run.weighing.now
+        self.history_ = run.history.records
+        plans, critics = zip(*(run.learned(k) for k in range(run.replicas)), strict=True)
+        self.plans_, self.critics_ = plans, critics[0] if run.replicas == 1 else critics
+        self.plan_ = plans[0] if run.replicas == 1 else PooledPlan(plans)
+        self.distance_ = _distance(self.plan_)
+        return self
+
+    def _transport(
+        self,
+        preset: Preset,
+        problem: Problem,
+        sizes: Sizes,
+        networks: Builder | nn.Module,
+        latent: Latent,
+        weights: MarginalWeights,
+        replica: int,
+    ) -> Transport:
+        """The game of one replica, built from the seed."""
+        units, shapes = problem.units, Shapes(latent.dim, problem.shapes)
+        judges = mlp_critics(sizes.width, preset.critic_depth, preset.control) if self.critics is None else self.critics
+        device = units.scale.device
+        network = build_generator(networks, shapes, self.seed, replica).to(device, units.dtype)
+        critics = build_critics(judges, shapes, self.seed, replica).to(device, units.dtype)
+        eta = torch.tensor(weights.eta, dtype=units.dtype, device=device)
+        return Transport(InDataUnits(network, units), critics, self.cost, eta)
+
+    def _given_weights(self, preset: Preset, problem: Problem) -> MarginalWeights | None:
+        """η as the user or the preset gave it, if one did."""
+        given = preset.marginal_weight if self.marginal_weight is None else self.marginal_weight
+        if given is None:
+            return None
+        m = len(problem.shapes)
+        flat = np.asarray(given, dtype=float).reshape(-1)
+        eta = tuple(flat.tolist()) * (m if len(flat) == 1 else 1)
+        if len(eta) != m or not all(value > 0 for value in eta):
+            raise InvalidArgument(
+                f"marginal_weight must be one number above 0, or one for each of the {m} marginals, and is {given!r}."
+            )
+        return MarginalWeights(eta, None, "given")
+
+
+def _prepare(
+    estimator: PushforwardEstimator, sources: Sequence[Any], weights: Sequence[Any] | None, folder: Path | None
+) -> Run:
+    """Checks everything and builds the game; nothing is trained yet."""
+    _check_callable(estimator.cost)
+    replicas = _check_replicas(estimator)
+    preset = estimator._default_preset() if estimator.preset is None else estimator.preset
+    engine = choose_engine() if estimator.engine is None else estimator.engine
+    problem = pose(sources, weights, seed=estimator.seed, engine=engine, standardise=preset.standardise)
+    problem.check_cost(estimator.cost)
+    sizes = _sizes(estimator, preset, problem)
+    game = estimator._game(preset, problem, sizes)
+    objectives = [game.objective(k) for k in range(replicas)]
+    draws = _draws(problem, game, sizes.batch_size, estimator, engine)
+    games = [_players(objective, preset, preset.rates(sizes.width), draws) for objective in objectives]
+    training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps)
+    history = History(None if folder is None else folder / "history.jsonl")
+    callbacks: tuple[Any, ...] = (Divergence(folder), *estimator.callbacks, history)
+    weighing = Weighing(game.weights, objectives[0].eta)
+    if folder is not None:
+        _warn_unrepeatable(problem)
+        checkpoint = keep_in(folder, training, callbacks, weighing, _identity(estimator, preset, problem, game, sizes))
+        callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
+    judging = Draw(Key(estimator.seed, "judge z"), *_noise(game, problem.judged, engine), device=engine.device)
+    judging.advance()
+    run = Run(
+        problem,
+        objectives[0],
+        weighing,
+        game.latent,
+        training,
+        engine,
+        history,
+        callbacks,
+        judge_of(problem, objectives[0], training, judging(), replicas),
+        replicas,
+        int(estimator.seed),
+        game.plan,
+        game.facts,
+    )
+    for callback in callbacks:
+        if hasattr(callback, "begin"):
+            callback.begin(run)
+    return run
+
+
+def _identity(
+    estimator: PushforwardEstimator, preset: Preset, problem: Problem, game: Game, sizes: Sizes
+) -> dict[str, Any]:
+    """What must be the same for a run to be resumed."""
+    return {
+        "data": problem.fingerprints,
+        "seed": int(estimator.seed),
+        "cost": costs.to_spec(estimator.cost),
+        "marginal weights": list(game.weights.eta),
+        "batch size": sizes.batch_size,
+        "preset": repr(preset),
+        "replicas": int(estimator.replicas),
+        **game.facts,
+    }
+
+
+def _distance(plan: PushforwardPlan | PooledPlan) -> Distance:
+    cost = plan.expected_cost()
+    return Distance(cost.value, cost.monte_carlo_error, plan.spread() if isinstance(plan, PooledPlan) else None)
+
+
+def _check_replicas(estimator: PushforwardEstimator) -> int:
+    count = estimator.replicas
+    if not isinstance(count, Integral) or int(count) < 1:
+        raise InvalidArgument(f"replicas must be a whole number of at least 1, and is {count!r}.")
+    for name in ("generator", "critics"):
+        if count > 1 and isinstance(getattr(estimator, name, None), nn.Module):
+            raise InvalidArgument(
+                f"replicas={count} need weights of their own, and {name}= is a network whose weights are given. "
+                f"Pass a builder instead: {name}=lambda shapes, rng: YourNetwork(…)."
+            )
+    return int(count)
+
+
+def _check_callable(cost: Any) -> None:
+    if not callable(cost):
+        raise InvalidArgument(f"the cost must be a function such as costs.euclidean, and is {cost!r}.")
+
+
+def _sizes(estimator: PushforwardEstimator, preset: Preset, problem: Problem) -> Sizes:
+    sizes = preset.sizes(problem.dim)
+    for name in ("steps", "batch_size"):
+        value = getattr(estimator, name, None)
+        if value is None:
+            continue
+        if not isinstance(value, Integral) or int(value) < 1:
+            raise InvalidArgument(f"{name} must be a whole number of at least 1, and is {value!r}.")
+        sizes = sizes._replace(**{name: int(value)})
+    return sizes
+
+
+def _noise(game: Game, size: int, engine: Engine) -> list[Stream]:
+    """What the generator's loss takes."""
+    return [Stream(sampler, size, engine.dtype) for sampler in (game.latent, *game.beside_z)]
+
+
+def _draws(
+    problem: Problem, game: Game, size: int, estimator: PushforwardEstimator, engine: Engine
+) -> tuple[Draw, Draw]:
+    """What the critics draw (z and data) and what the generator draws (noise)."""
+    noise = _noise(game, size, engine)
+    data = [Stream(sampler, size, problem.units.data_dtype) for sampler in problem.samplers]
+    replicas = None if estimator.replicas == 1 else int(estimator.replicas)
+
+    def draw(role: str, *streams: Stream) -> Draw:
+        return Draw(Key(estimator.seed, role), *streams, device=engine.device, replicas=replicas)
+
+    return draw("critics", noise[0], *data), draw("generator", *noise)
+
+
+def _players(
+    objective: Objective, preset: Preset, rates: tuple[float, float], draws: tuple[Draw, Draw]
+) -> list[Player]:
+    rising = Rising(preset.rise, preset.schedule) if preset.rise else preset.schedule
+    critics = Player(
+        name="critics",
+        modules=(objective.critics,),
+        optimizer=preset.optimizer(rates[1], preset.betas, preset.schedule),
+        draw=draws[0],
+        loss=objective.critic_loss,
+        repeats=lambda step: preset.critic_steps,
+        after_step=getattr(objective.critics, "after_step", nothing),
+    )
+    mover = Player(
+        name="generator",
+        modules=(objective.generator,),
+        optimizer=preset.optimizer(rates[0], preset.betas, rising),
+        draw=draws[1],
+        loss=objective.generator_loss,
+        averaging=preset.averaging,
+    )
+    return [critics, mover]
+
+
+def _warn_unrepeatable(problem: Problem) -> None:
+    for k in problem.unrepeatable:
+        warnings.warn(
+            f"data set {k} cannot be drawn again in the same order: a resumed run will go on, but not bit for bit. "
+            "A function that takes generator= can.",
+            stacklevel=4,
+        )

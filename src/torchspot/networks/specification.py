@@ -1,0 +1,43 @@
+"""Library generators as names and numbers that can be written to a file, and back."""
+
+__all__ = ["from_spec", "to_spec"]
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchspot.networks.generators import (
+    AroundAffine,
+    SeparateGenerator,
+    Shapes,
+    SharedTrunkGenerator,
+    around_affine,
+    separate,
+    shared_trunk,
+)
+from torchspot.networks.ode import Flow, flow
+
+_KINDS: dict[str, tuple[type[nn.Module], Any]] = {
+    "separate": (SeparateGenerator, separate),
+    "around_affine": (AroundAffine, around_affine),
+    "shared_trunk": (SharedTrunkGenerator, shared_trunk),
+    "flow": (Flow, flow),
+}
+
+
+def to_spec(generator: nn.Module) -> dict[str, Any] | None:
+    """Name and arguments of a library generator; None for a network of the user's own."""
+    for name, (kind, _) in _KINDS.items():
+        if type(generator) is kind:
+            return {"name": name, "width": generator.width, "depth": generator.depth}
+    return None
+
+
+def from_spec(spec: dict[str, Any], shapes: Shapes) -> nn.Module:
+    """The generator that `to_spec` described, on the meta device: it takes no memory before its weights are known."""
+    width, depth = spec["width"], spec["depth"]
+    if not (isinstance(width, int) and isinstance(depth, int) and 1 <= width <= 2**20 and 1 <= depth <= 1000):
+        raise ValueError(f"a generator of width {width!r} and depth {depth!r}")
+    with torch.device("meta"):
+        return _KINDS[spec["name"]][1](width, depth)(shapes, torch.Generator())
