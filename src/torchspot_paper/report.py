@@ -362,9 +362,9 @@ _SECTIONS = {
         "and L1 of the joint density on a 400 × 400 grid, truth in closed form (Gaussians) or by Sinkhorn on that grid "
         "(mixtures); mean over the runs, worst in brackets. The warm start is the entropic plan of Gaussians with the "
         "data's moments: between Gaussians that is the answer, so the rows without it are the test there. `high` are "
-        "Gaussians in 8 + 8 dimensions, with the trace estimated along one random direction. The paper drew new samples "
-        "in every step; here there are 4·10⁶ rows (10⁶ for `high`), as 10⁵ rows alone put the cost up to 1 % off. The recipe "
-        "was chosen in 30 trials on these problems. Lines on the learned density are the marginals, black as given.",
+        "Gaussians in 8 + 8 dimensions, with the trace estimated along one random direction. The paper drew new "
+        "samples in every step; here there are 4·10⁶ rows (10⁶ for `high`), as 10⁵ rows alone put the cost up to 1 % "
+        "off. The recipe was chosen in 30 trials on these problems. Lines on the learned density are the marginals, black as given.",
         fig4_density.draw,
         True,
         _fig4,
