@@ -1,15 +1,17 @@
-"""The games that engines are measured on: section 5.1, and two small stand-ins for what later networks do."""
+"""The games that engines are measured on: section 5.1, section 5.2, and a small stand-in for pictures."""
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from torchspot import costs, latents
 from torchspot.data.arrays import Rows
+from torchspot.networks import ode
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
 from torchspot.networks.lipschitz import Control, Orthogonal
+from torchspot.networks.solvers import RK4, Solver
 from torchspot.objectives import Transport
+from torchspot.objectives.entropic import Entropic
 from torchspot.random import Key
 from torchspot.training.loop import Training
 from torchspot.training.optimizers import OptimisticAdam
@@ -20,6 +22,7 @@ from torchspot.types import Engine
 
 STEPS = 5000
 BATCH = 512
+FOUR = RK4(4)
 
 
 def rng(seed: int) -> torch.Generator:
@@ -131,61 +134,25 @@ def pictures(engine: Engine, *, replicas: int = 1) -> Training:
     return _training(players, replicas)
 
 
-class Flow(nn.Module):
-    """The time-1 flow of dx/dt = V tanh(U x + a t + b) by four steps of RK4, with its log-density."""
-
-    def __init__(self, dim: int, width: int) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(dim + 1, width), nn.Linear(width, dim, bias=False)
-        self.dim = dim
-
-    def velocity(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
-        """The velocity, and its divergence."""
-        h = self.inner(functional.pad(x, (0, 1), value=t)).tanh()
-        trace = (self.outer.weight.mT * self.inner.weight[:, : self.dim]).sum(1)
-        return self.outer(h), (1 - h.square()) @ trace
-
-    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        x, log_p, step = z, -0.5 * z.square().sum(1), 0.25
-        for k in range(4):
-            t = k * step
-            v1, d1 = self.velocity(x, t)
-            v2, d2 = self.velocity(x + step / 2 * v1, t + step / 2)
-            v3, d3 = self.velocity(x + step / 2 * v2, t + step / 2)
-            v4, d4 = self.velocity(x + step * v3, t + step)
-            x = x + step / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
-            log_p = log_p - step / 6 * (d1 + 2 * d2 + 2 * d3 + d4)
-        return x, log_p
-
-
-def flow(engine: Engine, *, replicas: int = 1) -> Training:
-    """An ODE generator of two marginals in the plane with its entropy."""
-    shapes = Shapes(4, ((2,), (2,)))
-    samplers = [Rows((torch.randn(10_000, 2, generator=rng(k)) + k).to(engine.device, engine.dtype)) for k in (0, 1)]
-    draws = _draws(engine, replicas, latents.normal(4), samplers)
+def flow(
+    engine: Engine, *, replicas: int = 1, sizes: tuple[int, ...] = (1, 1), solver: Solver = FOUR, batch: int = 1024
+) -> Training:
+    """Section 5.2: an ODE generator with its entropy, ε = 1, squared cost, the recipe of EntropicSPOT."""
+    shapes = Shapes(sum(sizes), tuple((size,) for size in sizes))
+    data = [torch.randn(100_000, size, generator=rng(k)) + k for k, size in enumerate(sizes)]
+    samplers = [Rows(x.to(engine.device, engine.dtype)) for x in data]
+    draws = _draws(engine, replicas, latents.normal(sum(sizes)), samplers, size=batch)
+    eta = torch.tensor([15.0] * len(sizes), device=engine.device, dtype=engine.dtype)
 
     def players(seed: int) -> list[Player]:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            generator = Flow(4, 64).to(engine.device, engine.dtype)
-        critics = mlp_critics(64, 3)(shapes, rng(seed)).to(engine.device, engine.dtype)
-
-        def critic_loss(batch: tuple[Tensor, ...]) -> Tensor:
-            z, *xs = batch
-            with torch.no_grad():
-                generated = generator(z)[0].split(2, dim=1)
-            real, fake = critics(tuple(xs)), critics(generated)
-            return torch.stack([r.mean() - f.mean() for r, f in zip(real, fake, strict=True)]).sum()
-
-        def generator_loss(batch: tuple[Tensor, ...]) -> Tensor:
-            joint, log_p = generator(batch[0])
-            x, y = joint.split(2, dim=1)
-            pull = torch.stack([value.mean() for value in critics((x, y))]).sum()
-            return (x - y).square().sum(1).mean() + log_p.mean() + 10 * pull
-
+        units = Units(tuple(x.mean(0).to(engine.dtype) for x in data), 1.0, dtype=engine.dtype)
+        network = ode.flow(64, solver=solver)(shapes, rng(2 * seed))
+        generator = InDataUnits(network, units).to(engine.device, engine.dtype)
+        critics = mlp_critics(64, 3)(shapes, rng(2 * seed + 1)).to(engine.device, engine.dtype)
+        game = Entropic(Transport(generator, critics, costs.squared_euclidean, eta), 1.0)
         return [
-            Player("critics", (critics,), optimizer(1e-3), draws[0], critic_loss, after_step=critics.after_step),
-            Player("generator", (generator,), optimizer(1e-3), draws[1], generator_loss, averaging=0.99),
+            Player("critics", (critics,), optimizer(5e-3), draws[0], game.critic_loss, after_step=critics.after_step),
+            Player("generator", (generator,), optimizer(2e-3), draws[1], game.generator_loss, averaging=0.998),
         ]
 
     return _training(players, replicas)

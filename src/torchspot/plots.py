@@ -1,6 +1,6 @@
 """Pictures of plans and of runs."""
 
-__all__ = ["plot_convergence", "plot_evaluation", "plot_pairs"]
+__all__ = ["plot_convergence", "plot_density", "plot_evaluation", "plot_pairs"]
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -59,6 +59,22 @@ def plot_convergence(history: Sequence[Record], file: str | Path, *, truth: floa
     return _save(figure, file)
 
 
+def plot_density(x: np.ndarray, y: np.ndarray, density: np.ndarray, file: str | Path, *, title: str = "") -> Path:
+    """A joint density at (x_i, y_j) as a heat map, with what it says of the marginals beside it."""
+    figure = Figure(figsize=(6.5, 6), layout="constrained")
+    above, corner, joint, beside = figure.subplots(2, 2, width_ratios=(4, 1), height_ratios=(1, 4)).flat
+    corner.set_axis_off()
+    heat = joint.pcolormesh(x, y, density.T, cmap="Blues", shading="nearest", vmin=0, rasterized=True)
+    above.fill_between(x, density.sum(1) * _step(y), color=_COLOURS[0], alpha=0.6, lw=0)
+    beside.fill_betweenx(y, density.sum(0) * _step(x), color=_COLOURS[1], alpha=0.6, lw=0)
+    above.set(xlim=(x[0], x[-1]), ylim=(0, None), xticks=[], ylabel="density of $x$")
+    beside.set(ylim=(y[0], y[-1]), xlim=(0, None), yticks=[], xlabel="density of $y$")
+    joint.set(xlabel="$x$", ylabel="$y$")
+    figure.colorbar(heat, ax=corner, label="joint density", fraction=0.9)
+    figure.suptitle(title)
+    return _save(figure, file)
+
+
 def plot_evaluation(
     judged: Audit, file: str | Path, *, certificate: Certificate | None = None, truth: float | None = None
 ) -> Path:
@@ -104,6 +120,10 @@ def _marginal_errors(axes: Axes, steps: list[int], history: Sequence[Record]) ->
         axes.semilogy(steps, values, color=_COLOURS[k % len(_COLOURS)], label=f"marginal {k + 1}")
     axes.set(xlabel="step", ylabel="sliced $W_2$ to held-out data")
     axes.legend(frameon=False)
+
+
+def _step(line: np.ndarray) -> float:
+    return float(line[1] - line[0])
 
 
 def _xy(place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

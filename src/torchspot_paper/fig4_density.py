@@ -79,11 +79,16 @@ def _entropic(call: Call, setting: Setting, pair: LinePair) -> Outcome:
     metrics = _summary(found) | {"kl_at_step_0": truth.kl(_on_grid(start, truth))}
     metrics["mass_error"] = max(abs(model.mass - 1) for model in models)
     metrics["entropy"] = statistics.fmean(plan.entropy().value for plan in plans)
-    curves = {"x": truth.x[::THIN], "y": truth.y[::THIN]}
-    curves |= {"truth": truth.density[::THIN, ::THIN].ravel(), "model": models[0].density[::THIN, ::THIN].ravel()}
-    curves |= {"first": pair.first.density(curves["x"]), "second": pair.second.density(curves["y"])}
-    rounded = {name: np.round(values, 5).tolist() for name, values in curves.items()}
-    return Outcome(setting.about(), metrics, len(plans), seconds, {}, rounded)
+    shown = _shown(pair, truth, models[0]) if setting.warm_start else {}
+    return Outcome(setting.about(), metrics, len(plans), seconds, {}, shown)
+
+
+def _shown(pair: LinePair, truth: Grid, model: Grid) -> dict[str, list[float]]:
+    """For the figure."""
+    x, y = truth.x[::THIN], truth.y[::THIN]
+    curves = {"x": x, "y": y, "first": pair.first.density(x), "second": pair.second.density(y)}
+    curves |= {"truth": truth.density[::THIN, ::THIN].ravel(), "model": model.density[::THIN, ::THIN].ravel()}
+    return {name: np.round(values, 4).tolist() for name, values in curves.items()}
 
 
 def _against(truth: Grid, model: Grid) -> dict[str, float]:
@@ -99,8 +104,10 @@ def _unregularised(call: Call, setting: Setting, pair: LinePair) -> Outcome:
     """SPOT itself: its samples lie near the graph of a map, so there is no density, only a distance from that."""
     started = time.perf_counter()
     xs = pair.sample(5000 if call.quick else N, 0)
-    steps, seeds = (20 if call.quick else None), call.runs(SEEDS)
-    spot = SPOT(cost=COST, steps=steps, replicas=seeds, engine=call.engine()).fit(*xs)
+    seeds = call.runs(SEEDS)
+    spot = SPOT(
+        cost=COST, steps=20 if call.quick else presets.entropic().steps, replicas=seeds, engine=call.engine()
+    ).fit(*xs)
     seconds = time.perf_counter() - started
     forth, nodes = _monotone(pair), pair.first.nodes()
     weights = pair.first.density(nodes) / pair.first.density(nodes).sum()
@@ -191,20 +198,19 @@ def _correlation(covariance: Points) -> Points:
 
 def draw(curves: Sequence[dict[str, Any]], file: Path) -> None:
     """For each pair of marginals: the learned density, the truth and the difference, from small ε to none."""
-    shown = [curve for curve in curves if curve["setting"]["warm_start"]]
-    problems = list(dict.fromkeys(curve["setting"]["problem"] for curve in shown))
-    columns = sorted({curve["setting"]["epsilon"] for curve in shown}, key=lambda e: (e == 0, e))
+    problems = sorted({curve["setting"]["problem"] for curve in curves})
+    columns = sorted({curve["setting"]["epsilon"] for curve in curves}, key=lambda e: (e == 0, e))
     size = (3 * len(columns), 9 * len(problems))
     figure, axes = plt.subplots(3 * len(problems), len(columns), figsize=size, squeeze=False, layout="constrained")
     for axis in axes.flat:
         axis.set_axis_off()
-    for curve in shown:
+    for curve in curves:
         row, column = 3 * problems.index(curve["setting"]["problem"]), columns.index(curve["setting"]["epsilon"])
         column_of = list(axes[row : row + 3, column])
         for axis in column_of:
             axis.set_axis_on()
         (_draw_density if curve["setting"]["epsilon"] else _draw_map)(column_of, curve)
-        column_of[0].set_title(f"{curve['setting']['problem']}, {_named(curve['setting']['epsilon'])}: learned")
+        column_of[0].set_title(f"{curve['setting']['problem']}, {_named(curve['setting']['epsilon'])}\nlearned")
     figure.savefig(file, dpi=80)
     plt.close(figure)
 

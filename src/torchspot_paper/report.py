@@ -364,7 +364,8 @@ _SECTIONS = {
         "data's moments: between Gaussians that is the answer, so the rows without it are the test there. `high` are "
         "Gaussians in 8 + 8 dimensions, with the trace estimated along one random direction. The paper drew new "
         "samples in every step; here there are 4·10⁶ rows (10⁶ for `high`), as 10⁵ rows alone put the cost up to 1 % "
-        "off. The recipe was chosen in 30 trials on these problems. Lines on the learned density are the marginals, black as given.",
+        "off. The recipe was chosen in 40 trials on these problems. Lines on the learned density are its marginals, "
+        "black those given.",
         fig4_density.draw,
         True,
         _fig4,

@@ -32,10 +32,11 @@ def test_the_losses_are_the_two_sides_of_the_objective(m):
     scale, standardise = objective.generator.units.scale, objective.generator.units.from_data
     fake, real = ([scale * v for v in objective.critics(standardise(s))] for s in (generated, tuple(xs)))
     gaps = [f.mean() - r.mean() for f, r in zip(fake, real, strict=True)]
-    assert torch.allclose(objective.critic_loss(batch), -sum(gaps), atol=1e-5)
+    assert torch.allclose(scale * objective.critic_loss(batch), -sum(gaps), atol=1e-5)
     pull = sum(eta * f.mean() for eta, f in zip(objective.eta, fake, strict=True))
     cost = objective.cost(*generated).mean()
-    assert torch.allclose(objective.generator_loss((z,)), cost + pull, atol=1e-5)
+    unit = scale * objective.eta.sum()
+    assert torch.allclose(unit * objective.generator_loss((z,)), cost + pull, atol=1e-5)
     expected = sum(eta * gap for eta, gap in zip(objective.eta, gaps, strict=True))
     assert torch.allclose(objective.gap(standardise(generated), standardise(tuple(xs))), expected, atol=1e-5)
 

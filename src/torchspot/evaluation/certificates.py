@@ -56,7 +56,7 @@ class Certificate:
     plan_cost: Estimate
     """E c of the plan with its Monte-Carlo error, which is not an error of the distance."""
     objective: float | None
-    """J = E c + Σ η_i W1_i with the audit's estimates of W1; None where the plan does not know η."""
+    """J = E c + Σ η_i W1_i with the audit's estimates of W1; None for entropic plans and those that do not know η."""
     rounded_cost: float
     """Mean cost of the plan's tuples when each part is replaced by a row of data: a coupling of the data itself."""
     gap: float
@@ -65,6 +65,8 @@ class Certificate:
     """Of each data set, that were used."""
     judges_plan: bool = True
     """Whether the plan can be judged by the interval: not where the samples' own problem is all that was bounded."""
+    epsilon: float | None = None
+    """Of an entropic plan: it may cost more than the optimal one, which is what ε is for."""
     lower_for_any_law: float | None = None
     """A lower bound that needs no limit of many rows and nothing of the laws; for metric costs, else None."""
 
@@ -84,6 +86,8 @@ class Certificate:
         slack = float(stats.norm.isf((1 - self.confidence) / 2)) * self.plan_cost.monte_carlo_error
         if self.plan_cost.value + slack < self.lower:
             return "the plan is wrong: it costs less than any true plan can, so its marginals are off (see the audit)"
+        if self.plan_cost.value - slack > self.upper and self.epsilon is not None:
+            return f"the plan costs more than the optimal one, as it is made smooth by entropy (ε = {self.epsilon:g})"
         if self.plan_cost.value - slack > self.upper:
             return "the plan is wrong: it costs more than the optimal plan does"
         return "the plan's cost agrees with the interval"
@@ -156,6 +160,7 @@ def certify(
         gap=rounded.bound - min(lower.value, upper.bound),
         rows=lower.rows or min(map(len, xs)),
         judges_plan=not lower.of_samples,
+        epsilon=_facts(plan).get("epsilon"),
         lower_for_any_law=lower.for_any_law,
     )
 
@@ -250,9 +255,14 @@ def _surely_below(potentials: Potentials, fit: Samples, judge: Samples, risk: fl
     return total
 
 
+def _facts(plan: Plan) -> dict[str, Any]:
+    """What the plan says of how it was made, where it does."""
+    return getattr(plan, "facts", {})
+
+
 def _objective(plan: Plan, data: Sequence[Opened], seed: int) -> float | None:
-    eta = getattr(plan, "facts", {}).get("eta")
-    if not eta:
+    eta = _facts(plan).get("eta")
+    if not eta or "epsilon" in _facts(plan):
         return None
     judged = audit_of(plan, data, seed)
     gaps = (max(0.0, marginal.w1_estimate.value) for marginal in judged.marginals)

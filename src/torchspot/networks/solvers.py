@@ -61,10 +61,17 @@ class Dopri5:
     It looks at its errors on the host, so steps of training run eagerly.
     """
 
-    tolerance: float = 1e-5
+    tolerance: float = 1e-6
     """Relative and absolute error of a step."""
     most_steps: int = 1000
     """A field that needs more is too stiff."""
+
+    def __post_init__(self) -> None:
+        if not self.tolerance > 0 or self.most_steps < 1:
+            raise InvalidArgument(
+                f"Dopri5 needs a tolerance above 0 and most_steps of at least 1, and got {self.tolerance!r} and "
+                f"{self.most_steps!r}."
+            )
 
     def __call__(self, motion: Motion, start: State, span: tuple[float, float], weights: Iterable[Tensor]) -> State:
         return _torchdiffeq(odeint, motion, start, span, self.options())

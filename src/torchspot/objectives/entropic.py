@@ -56,9 +56,9 @@ class Entropic:
         return self.transport.critic_loss(batch)
 
     def generator_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
-        """mean c(G(z)) + ε mean log p(G(z)) + Σ_i η_i mean λ_i(G_i(z)), for batch = (z,) or (z, directions)."""
+        """(mean c(G(z)) + ε mean log p(G(z)) + Σ_i η_i mean λ_i(G_i(z))) / unit, batch = (z,) or (z, directions)."""
         us, log_p = _followed(self.generator, batch)
-        return self.transport.price(us) + self.epsilon * log_p.mean()
+        return (self.transport.price(us) + self.epsilon * log_p.mean()) / self.transport.unit
 
     def judged(self, generator: InDataUnits, batch: tuple[Tensor, ...], real: Samples) -> tuple[Samples, Tensor]:
         """Standardised samples of this generator; its cost, the objective J, and the plan's entropy in data units."""

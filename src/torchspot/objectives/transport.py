@@ -63,18 +63,23 @@ class Transport:
     names: ClassVar[tuple[str, ...]] = ("cost", "objective")
 
     def critic_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
-        """Σ_i (mean λ_i(x_i) − mean λ_i(G_i(z))), for batch = (z, x_1, …, x_m). η only scales it, so it is left out."""
+        """Σ_i (mean λ_i(x_i) − mean λ_i(G_i(z))), for batch = (z, x_1, …, x_m). η and s only scale it: left out."""
         z, *xs = batch
         with torch.no_grad():
             fake = self.generator.standardised(z)
         real = self.generator.units.from_data(tuple(xs))
         both = self.critics(tuple(torch.cat(pair) for pair in zip(real, fake, strict=True)))
         on_real, on_fake = torch.stack(both).view(len(both), 2, -1).unbind(1)  # each (marginals, batch)
-        return (on_real - on_fake).sum() * (self.generator.units.scale / len(z))
+        return (on_real - on_fake).sum() / len(z)
 
     def generator_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
-        """mean c(G(z)) + Σ_i η_i mean λ_i(G_i(z)), for batch = (z,)."""
-        return self.price(self.generator.standardised(batch[0]))
+        """(mean c(G(z)) + Σ_i η_i mean λ_i(G_i(z))) / unit, for batch = (z,)."""
+        return self.price(self.generator.standardised(batch[0])) / self.unit
+
+    @property
+    def unit(self) -> Float[Tensor, ""]:
+        """Σ_i η_i s: over this, losses are near 1 in any units of the data, and Adam's ε is small beside them."""
+        return self.eta.sum() * self.generator.units.scale
 
     def price(self, us: Samples) -> Float[Tensor, ""]:
         """What the generator pays for these standardised samples: mean c + Σ_i η_i mean λ_i."""

@@ -1,0 +1,110 @@
+"""Points as files and files as points: samples, grids, rows."""
+
+__all__ = ["SAMPLE_TYPES", "Grid", "rows_of", "writer"]
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import torch
+
+from torchspot.cli.options import choice
+from torchspot.data import as_sampler
+from torchspot.data.arrays import Rows
+from torchspot.errors import InvalidArgument
+from torchspot.networks.generators import Shapes
+from torchspot.plans import PooledPlan, PushforwardPlan
+from torchspot.types import Samples
+
+SAMPLE_TYPES = ".npz, .parquet or .csv"
+_LARGEST, _SEEN = 10_000_000, 3000
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of some values of each coordinate of a joint sample."""
+
+    lines: tuple[np.ndarray, ...]
+
+    @classmethod
+    def over(cls, plan: PushforwardPlan | PooledPlan, text: str) -> "Grid":
+        """From words: a number of points, where the plan's samples lie; or low:high:points for every coordinate."""
+        drawn = np.concatenate([x.flatten(1).double().cpu().numpy() for x in plan.sample(_SEEN, seed=0)], axis=1)
+        lines = _around(drawn, text) if text.isdigit() else _between(text)
+        if len(lines) != drawn.shape[1]:
+            raise InvalidArgument(
+                f"--grid names {len(lines)} coordinates, and a joint sample of this plan has {drawn.shape[1]}."
+            )
+        points = math.prod(map(len, lines))
+        if min(map(len, lines)) < 2 or points > _LARGEST:
+            raise InvalidArgument(
+                f"the grid has {points} points. Take at least 2 along each coordinate and at most {_LARGEST} in all, "
+                "or give points of your own with --at."
+            )
+        return cls(lines)
+
+    @property
+    def cell(self) -> float:
+        """What a point stands for, in length, area, volume, …"""
+        return math.prod(float(line[1] - line[0]) for line in self.lines)
+
+    def points(self, shapes: tuple[tuple[int, ...], ...]) -> Samples:
+        """All of them, as samples of each marginal."""
+        flat = torch.from_numpy(np.stack([axis.ravel() for axis in np.meshgrid(*self.lines, indexing="ij")], axis=1))
+        return Shapes(len(self.lines), shapes).parted(torch.split(flat, [math.prod(s) for s in shapes], dim=1))
+
+
+def _around(drawn: np.ndarray, count: str) -> tuple[np.ndarray, ...]:
+    low, high = drawn.min(0), drawn.max(0)
+    margin = 0.1 * (high - low)
+    return tuple(np.linspace(a, b, int(count)) for a, b in zip(low - margin, high + margin, strict=True))
+
+
+def _between(text: str) -> tuple[np.ndarray, ...]:
+    try:
+        parts = [part.split(":") for part in text.split(",")]
+        return tuple(np.linspace(float(low), float(high), int(count)) for low, high, count in parts)
+    except ValueError:
+        raise InvalidArgument(
+            f"--grid {text!r} is neither a number of points nor low:high:points for every coordinate. "
+            "Try --grid 200, or --grid=-3:3:200,-1:5:200."
+        ) from None
+
+
+def rows_of(plan: PushforwardPlan | PooledPlan, files: list[Path]) -> Samples:
+    """All rows of these files, one file for each marginal."""
+    if len(files) != len(plan.shapes):
+        raise InvalidArgument(f"the plan has {len(plan.shapes)} marginals. Give --at FILE once for each.")
+    opened = [as_sampler(file, name=str(file)) for file in files]
+    return tuple(rows.take(np.arange(len(rows))) for rows in opened if isinstance(rows, Rows))
+
+
+def writer(file: Path) -> Callable[[Path, Samples, dict[str, np.ndarray]], None]:
+    """What writes samples, and columns beside them, into a file of this type."""
+    return choice("type of file", file.suffix, {".npz": _write_npz, ".parquet": _write_parquet, ".csv": _write_csv})
+
+
+def _columns(samples: Samples) -> dict[str, np.ndarray]:
+    """One column for each coordinate: x1_0, x1_1, …, x2_0, …"""
+    flat = [x.flatten(1).cpu().numpy() for x in samples]
+    return {f"x{k + 1}_{j}": x[:, j] for k, x in enumerate(flat) for j in range(x.shape[1])}
+
+
+def _write_npz(file: Path, samples: Samples, beside: dict[str, Any]) -> None:
+    with file.open("wb") as stream:
+        arrays: dict[str, Any] = {f"x{k + 1}": x.cpu().numpy() for k, x in enumerate(samples)}
+        np.savez(stream, **arrays, **beside)
+
+
+def _write_parquet(file: Path, samples: Samples, beside: dict[str, Any]) -> None:
+    pa.parquet.write_table(pa.table(_columns(samples) | beside), file)
+
+
+def _write_csv(file: Path, samples: Samples, beside: dict[str, Any]) -> None:
+    pa.csv.write_csv(pa.table(_columns(samples) | beside), file)

@@ -1,0 +1,108 @@
+"""Several runs of one problem as one plan."""
+
+__all__ = ["PooledPlan"]
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchspot.data.arrays import HeldOut
+from torchspot.errors import InvalidArgument
+from torchspot.plans.density import DensityPlan
+from torchspot.plans.pushforward import PushforwardPlan
+from torchspot.plans.saving import save
+from torchspot.random import Key, fresh_seed, generator
+from torchspot.types import Cost, Estimate, Samples, Values
+
+
+@dataclass(frozen=True)
+class PooledPlan:
+    """Independent runs of one problem as one plan: each joint sample comes from one of them, all alike likely."""
+
+    plans: tuple[PushforwardPlan, ...]
+
+    def __post_init__(self) -> None:
+        if len({(plan.shapes, plan.cost, plan.latent, type(plan.generator.generator)) for plan in self.plans}) != 1:
+            raise InvalidArgument(
+                "a pooled plan needs plans of the same problem: same shapes, cost, latent and network."
+            )
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of one sample of each marginal."""
+        return self.plans[0].shapes
+
+    @property
+    def cost(self) -> Cost:
+        """The transport cost."""
+        return self.plans[0].cost
+
+    @property
+    def held_out(self) -> tuple[HeldOut | None, ...]:
+        """For each marginal, the rows that training did not see; None for a source without rows."""
+        return self.plans[0].held_out
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How the plans were made."""
+        return self.plans[0].facts | {"replicas": len(self.plans)}
+
+    def sample(self, n: int, seed: int | None = None) -> Samples:
+        """n joint samples: row k of all marginals belongs together. Without a seed, new ones each time."""
+        if n < 1:
+            raise InvalidArgument(f"sample(n) needs n >= 1, and got {n}.")
+        rng = generator(Key(fresh_seed() if seed is None else seed, "pool"))
+        run = torch.randint(len(self.plans), (n,), generator=rng)
+        seeds = torch.randint(2**62, (len(self.plans),), generator=rng).tolist()
+        counts = torch.bincount(run, minlength=len(self.plans)).tolist()
+        drawn = [plan.sample(count, s) for plan, count, s in zip(self.plans, counts, seeds, strict=True) if count]
+        place = run.argsort(stable=True).argsort()
+        return tuple(torch.cat(parts)[place.to(parts[0].device)] for parts in zip(*drawn, strict=True))
+
+    def expected_cost(self, n: int = 100_000, seed: int = 0) -> Estimate:
+        """The mean of E c(G(z)) over the runs from n draws in all, with its Monte-Carlo error."""
+        share = max(2, n // len(self.plans))
+        each = self._each(share, seed)
+        error = math.sqrt(math.fsum(e.monte_carlo_error**2 for e in each)) / len(each)
+        return Estimate(math.fsum(e.value for e in each) / len(each), error)
+
+    def spread(self, n: int = 20_000, seed: int = 0) -> float:
+        """Standard deviation of E c(G(z)) over the runs, with the noise of measuring each by n draws taken off."""
+        each = self._each(n, seed)
+        noise = statistics.fmean(e.monte_carlo_error**2 for e in each)
+        return math.sqrt(max(0.0, statistics.variance(e.value for e in each) - noise))
+
+    def log_density(self, *xs: Any) -> Values:
+        """The log of the mean density of the runs, where they have one."""
+        each = torch.stack([plan.log_density(*xs) for plan in self._with_density()])
+        return each.logsumexp(0) - math.log(len(each))
+
+    def marginal_density(self, i: int, x: Any) -> Values:
+        """The mean over the runs."""
+        return torch.stack([plan.marginal_density(i, x) for plan in self._with_density()]).mean(0)
+
+    def entropy(self, n: int = 20_000, seed: int = 0) -> Estimate:
+        """−E log p from n draws, with its Monte-Carlo error."""
+        values = -self.log_density(*self.sample(n, seed))
+        return Estimate(float(values.mean()), float(values.std()) / math.sqrt(n))
+
+    @property
+    def has_density(self) -> bool:
+        """Whether the runs are entropic."""
+        return all(isinstance(plan, DensityPlan) for plan in self.plans)
+
+    def _with_density(self) -> list[DensityPlan]:
+        if not self.has_density:
+            raise InvalidArgument("this plan has no density. Fit one that has: EntropicSPOT(epsilon=…).fit(X, Y).")
+        return [plan for plan in self.plans if isinstance(plan, DensityPlan)]
+
+    def _each(self, n: int, seed: int) -> list[Estimate]:
+        return [plan.expected_cost(n, seed + k) for k, plan in enumerate(self.plans)]
+
+    def save(self, path: str | Path) -> Path:
+        """Writes one file with all runs (safetensors with JSON in its header), atomically."""
+        return save(Path(path), self.plans)

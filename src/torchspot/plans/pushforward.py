@@ -1,0 +1,65 @@
+"""The plan of a generator: the law of G(z)."""
+
+__all__ = ["PushforwardPlan"]
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchspot.data.arrays import HeldOut
+from torchspot.errors import InvalidArgument
+from torchspot.latents import Latent
+from torchspot.networks.generators import InDataUnits
+from torchspot.plans.saving import save
+from torchspot.random import Key, fresh_seed, generator
+from torchspot.types import Cost, Estimate, Samples
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class PushforwardPlan:
+    """The law of G(z): a coupling of the marginals, drawn from by mapping noise."""
+
+    generator: InDataUnits
+    latent: Latent
+    cost: Cost
+    held_out: tuple[HeldOut | None, ...] = ()
+    """For each marginal, the rows that training did not see; None for a source without rows."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """How the plan was made: η and where it came from, steps, seed. Plain JSON values."""
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of one sample of each marginal."""
+        return tuple(tuple(mean.shape) for mean in self.generator.units.means)
+
+    def sample(self, n: int, seed: int | None = None) -> Samples:
+        """n joint samples: row k of all marginals belongs together. Without a seed, new ones each time."""
+        if n < 1:
+            raise InvalidArgument(f"sample(n) needs n >= 1, and got {n}.")
+        parts = zip(*self._draws(n, fresh_seed() if seed is None else seed), strict=True)
+        return tuple(torch.cat(part) for part in parts)
+
+    def expected_cost(self, n: int = 100_000, seed: int = 0) -> Estimate:
+        """E c(G(z)) from n draws, with its Monte-Carlo error."""
+        if n < 2:
+            raise InvalidArgument(f"expected_cost(n) needs n >= 2, and got {n}.")
+        with torch.no_grad():
+            values = torch.cat([self.cost(*xs).double() for xs in self._draws(n, seed)])
+        return Estimate(float(values.mean()), float(values.std()) / math.sqrt(n))
+
+    def save(self, path: str | Path) -> Path:
+        """Writes one file (safetensors with JSON in its header), atomically. A folder gets a plan.safetensors."""
+        return save(Path(path), (self,))
+
+    @torch.no_grad()
+    def _draws(self, n: int, seed: int) -> Iterator[Samples]:
+        units = self.generator.units
+        rng = generator(Key(seed, "sample"), units.scale.device)
+        for start in range(0, n, _CHUNK):
+            yield self.generator(self.latent.draw(min(_CHUNK, n - start), rng).to(units.dtype))
