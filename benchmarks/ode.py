@@ -15,6 +15,7 @@ import platform
 import statistics
 import time
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class TorchdiffeqRK4:
         return tuple(y[-1] for y in path)
 
 
-def steps(options) -> list[dict]:
+def steps(options) -> Iterator[dict]:
     """All ways interleaved: each repeat runs some steps of every one."""
     device = options.device
     ways = {"eager": (FOUR, Eager(device))}
@@ -55,7 +56,6 @@ def steps(options) -> list[dict]:
     ways["torchdiffeq rk4, eager"] = (TorchdiffeqRK4(4), Eager(device))
     ways |= {f"torchdiffeq dopri5 {t:g}, eager": (Dopri5(t), Eager(device)) for t in TOLERANCES}
     ways["adjoint of rk4, eager"] = (Adjoint(FOUR), Eager(device))
-    rows = []
     for sizes in ((1, 1), (8, 8)):
         builds = {name: partial(flow, sizes=sizes, solver=solver) for name, (solver, _) in ways.items()}
         runners = {name: Runner(builds[name], engine) for name, (_, engine) in ways.items()}
@@ -69,10 +69,10 @@ def steps(options) -> list[dict]:
         for name, taken in times.items():
             ms = 1e3 * statistics.median(taken)
             ratio = statistics.median(a / b for a, b in zip(times["eager"], taken, strict=True))
-            rows.append({"part": "step", "dimensions": list(sizes), "way": name, "how": runners[name].how, "ms": ms})
-            rows[-1]["times_eager"] = ratio
             print(f"step {sizes}: {name:32} {ms:8.2f} ms {ratio:6.2f}x eager  ({runners[name].how[:60]})", flush=True)
-    return rows
+            about = {"part": "step", "dimensions": list(sizes), "way": name, "how": runners[name].how}
+            yield about | {"ms": ms, "times_eager": ratio}
+        ways.pop("compiled", None)  # once is enough: it takes a minute
 
 
 def made(device: torch.device, dim: int = 2):
@@ -84,13 +84,12 @@ def made(device: torch.device, dim: int = 2):
 
 
 @torch.no_grad()
-def solves(options) -> list[dict]:
+def solves(options) -> Iterator[dict]:
     device = Eager(options.device).device
     network = made(device)
     z = torch.randn(1024 if options.quick else 10_000, 4, generator=rng(2)).to(device)
     exact = joined(network.double().solved_by(Dopri5(1e-11)), z.double())
     network.float()
-    rows = []
     for tolerance in TOLERANCES:
         adaptive = network.solved_by(Dopri5(tolerance))
         goal = float((joined(adaptive, z) - exact).abs().mean())
@@ -111,13 +110,10 @@ def solves(options) -> list[dict]:
                 times[name].append(time.perf_counter() - started)
         for name, taken in times.items():
             ratio = statistics.median(a / b for a, b in zip(times["dopri5"], taken, strict=True))
-            rows.append({"part": "solve", "tolerance": tolerance, "mean_error": goal, "way": name})
-            rows[-1] |= {"ms": 1e3 * statistics.median(taken), "times_dopri5": ratio}
-            print(
-                f"solve to {goal:.1e} ({tolerance:g}): {name:20} {rows[-1]['ms']:8.2f} ms {ratio:6.2f}x dopri5",
-                flush=True,
-            )
-    return rows
+            ms = 1e3 * statistics.median(taken)
+            print(f"solve to {goal:.1e} ({tolerance:g}): {name:20} {ms:8.2f} ms {ratio:6.2f}x dopri5", flush=True)
+            about = {"part": "solve", "tolerance": tolerance, "mean_error": goal, "way": name}
+            yield about | {"ms": ms, "times_dopri5": ratio}
 
 
 def joined(network, z):
@@ -137,17 +133,16 @@ def captured(function):
     return graph.replay
 
 
-def memory(options) -> list[dict]:
+def memory(options) -> Iterator[dict]:
     device = Eager(options.device).device
-    network, rows = made(device, 1), []
+    network = made(device, 1)
     z = torch.randn(1024, 2, generator=rng(2)).to(device)
     for name, solver in (("backpropagation", RK4), ("adjoint", lambda k: Adjoint(RK4(k)))):
         for count in (4, 16, 64, 256):
             kept, peak = saved(network.solved_by(solver(count)), z)
-            rows.append({"part": "memory", "way": name, "steps": count, "saved_bytes": kept, "peak_bytes": peak})
+            yield {"part": "memory", "way": name, "steps": count, "saved_bytes": kept, "peak_bytes": peak}
             beside = "" if peak is None else f", peak {peak / 2**20:.1f} MiB"
             print(f"memory: {name:16} {count:4} steps: {kept / 2**20:8.2f} MiB saved{beside}", flush=True)
-    return rows
 
 
 def saved(network, z) -> tuple[int, int | None]:
@@ -182,9 +177,12 @@ def main() -> None:
     device = Eager(options.device).device
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, one thread"
     facts = {"benchmark": "ode", "hardware": hardware, "torch": torch.__version__}
-    rows = [facts | row for part in (memory, solves, steps) for row in part(options)]
-    if options.out:
-        options.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = []
+    for part in (memory, solves, steps):
+        for row in part(options):
+            rows.append(facts | row)
+            if options.out:
+                options.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 if __name__ == "__main__":
