@@ -306,3 +306,82 @@ def test_replicas_and_engines(files, tmp_path, monkeypatch, capsys):
     code, text = run(monkeypatch, capsys, "fit", *files, "--out", tmp_path / "other", "--engine", "steam")
     assert code == 2
     assert "no engine 'steam'" in text
+
+
+@pytest.fixture
+def entropic(tmp_path):
+    """Two files of one column each."""
+    rng = np.random.default_rng(0)
+    names = [tmp_path / "x.npy", tmp_path / "y.npy"]
+    for name, mean in zip(names, (0.0, 2.0), strict=True):
+        np.save(name, rng.normal(mean, 1.0, size=(800, 1)))
+    return names
+
+
+def test_fit_with_epsilon_then_density(entropic, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    quickly = ("--steps", 20, "--batch", 64, "--cost", "squared_euclidean")
+    code, text = run(monkeypatch, capsys, "fit", *entropic, "--epsilon", 1, "--out", out, *quickly)
+    assert code == 0, text
+    for words in ("entropy of the plan", "entropic weight ε", "density.png"):
+        assert words in text
+    assert (out / "density.png").stat().st_size > 5000
+    plan = torchspot.load(out)
+    assert plan.facts["epsilon"] == 1
+
+    code, text = run(monkeypatch, capsys, "density", out, "--grid", 40)
+    assert code == 0, text
+    table = pyarrow.parquet.read_table(out / "density.parquet")
+    assert table.column_names == ["x1_0", "x2_0", "log_density"]
+    assert table.num_rows == 1600
+    x, y, log_density = (table[name].to_numpy() for name in table.column_names)
+    assert np.allclose(plan.log_density(x, y).numpy(), log_density)
+    share = float(text.split("the grid holds ")[1].split()[0])
+    assert share == pytest.approx(1, abs=0.05)
+
+    grid = tmp_path / "grid.csv"
+    code, text = run(monkeypatch, capsys, "density", out, "--grid=-1:1:5,0:3:4", "--out", grid)
+    assert code == 0, text
+    table = pyarrow.csv.read_csv(grid)
+    assert table.num_rows == 20
+    assert sorted(set(table["x2_0"].to_pylist())) == [0, 1, 2, 3]
+    assert grid.with_suffix(".png").exists()
+
+    code, text = run(
+        monkeypatch, capsys, "density", out, "--at", entropic[0], "--at", entropic[1], "--out", tmp_path / "at.npz"
+    )
+    assert code == 0, text
+    arrays = np.load(tmp_path / "at.npz")
+    assert np.allclose(arrays["log_density"], plan.log_density(arrays["x1"], arrays["x2"]).numpy())
+    assert arrays["x1"].shape == (800, 1)
+
+    code, text = run(monkeypatch, capsys, "evaluate", out, *entropic)
+    assert code == 0, text
+    assert "entropic weight ε" in text
+    assert "the plan is wrong" not in text
+
+
+def test_bad_grids_and_plans_without_a_density_are_named(entropic, tmp_path, monkeypatch, capsys):
+    out, plain = tmp_path / "run", tmp_path / "plain"
+    quickly = ("--steps", 2, "--batch", 8)
+    assert run(monkeypatch, capsys, "fit", *entropic, "--epsilon", 1, "--out", out, *quickly)[0] == 0
+    assert run(monkeypatch, capsys, "fit", *entropic, "--out", plain, *quickly)[0] == 0
+    cases = [
+        ((plain,), "has no density. Fit one that has: torchspot fit … --epsilon 1"),
+        ((out, "--grid", "many"), "neither a number of points nor low:high:points"),
+        ((out, "--grid", "0:1:5"), "names 1 coordinates, and a joint sample of this plan has 2"),
+        ((out, "--grid", 1), "at least 2 along each coordinate"),
+        ((out, "--grid", 9999), "at most 10000000 in all"),
+        ((out, "--at", entropic[0]), "Give --at FILE once for each"),
+        ((out, "--out", tmp_path / "density.txt"), "there is no type of file"),
+    ]
+    for arguments, words in cases:
+        code, text = run(monkeypatch, capsys, "density", *arguments)
+        assert code == 2, text
+        assert words in text.replace("\n", " ")
+    code, text = run(monkeypatch, capsys, "fit", *entropic, "--epsilon", 0, "--out", tmp_path / "zero")
+    assert code == 2
+    assert "epsilon must be a finite number above 0" in text
+    code, text = run(monkeypatch, capsys, "fit", *entropic, "--epsilon", 2, "--out", out, "--resume", *quickly)
+    assert code == 2
+    assert "begun with epsilon = 1.0" in text

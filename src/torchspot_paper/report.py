@@ -156,7 +156,7 @@ def _fig3(rows: Rows) -> Iterator[str]:
 
 
 def _fig4(rows: Rows) -> Iterator[str]:
-    found = sorted(_by_setting(rows), key=lambda item: (not item[0]["warm_start"], item[0]["epsilon"]))
+    found = sorted(_by_setting(rows), key=lambda item: (not item[0]["warm_start"], item[0]["problem"], item[0]["epsilon"]))
     names = ("kl", "l1", "correlation_error")
     lines = [
         [

@@ -6,7 +6,7 @@ import torch
 from scipy.linalg import sqrtm
 
 from problems import multi_bures, three_gaussians
-from torchspot.objectives.gaussian import AffinePlan
+from torchspot.objectives.gaussian import AffinePlan, GaussianPlan
 
 
 def sheared(n, dim, seed):
@@ -44,3 +44,27 @@ def test_three_gaussians_cost_what_the_fixed_point_says():
     cost = sum(float((a - b).square().sum()) for i, a in enumerate(matrices) for b in matrices[i + 1 :])
     covariances = [(x.mT @ x / len(x)).numpy() for x in centred]
     assert cost == pytest.approx(multi_bures([np.zeros(2)] * 3, covariances), rel=1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("dim", [1, 3])
+def test_the_entropic_plan_of_gaussians_is_optimal(dim, epsilon):
+    """Its marginals are given, and the off-diagonal block of the precision is −(2/ε) I: log p = f(x) + g(y) − c/ε."""
+    a, b = (x.mT @ x / len(x) for x in (sheared(500, dim, 4), sheared(500, dim, 5)))
+    root = GaussianPlan.entropic(a, b, epsilon).root
+    joint = root @ root.mT
+    assert torch.allclose(joint[:dim, :dim], a, atol=1e-4)
+    assert torch.allclose(joint[dim:, dim:], b, atol=1e-4)
+    precision = torch.linalg.inv(joint)
+    assert torch.allclose(precision[:dim, dim:], -2 / epsilon * torch.eye(dim, dtype=a.dtype), atol=2e-3 / epsilon)
+    assert (root.diagonal() > 0).all()
+    assert torch.equal(root, root.tril())
+
+
+def test_a_gaussian_plan_samples_and_has_the_entropy_of_its_law():
+    plan = GaussianPlan.independent([torch.tensor([[4.0]]), torch.tensor([[1.0, 0.5], [0.5, 2.0]])])
+    law = torch.distributions.MultivariateNormal(torch.zeros(3), scale_tril=plan.root)
+    assert plan.entropy == pytest.approx(float(law.entropy()), rel=1e-6)
+    x, y = plan.sample(torch.randn(50_000, 3, generator=torch.Generator().manual_seed(0)), [1, 2])
+    assert float(x.var()) == pytest.approx(4, rel=0.03)
+    assert torch.allclose(torch.cov(y.mT), torch.tensor([[1.0, 0.5], [0.5, 2.0]]), atol=0.05)

@@ -172,7 +172,7 @@ class DensityPlan(PushforwardPlan):
 def _as_points(x: Any, shape: tuple[int, ...], name: str) -> Tensor:
     """Points of this shape, in float64; a flat list of numbers will do where a sample is one number."""
     try:
-        points = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x.detach()).double()
+        points = x.detach().double() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, dtype=np.float64))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgument(f"{name} is no array of numbers ({error}).") from error
     if points.ndim == 1 and shape == (1,):
