@@ -41,6 +41,7 @@ def test_the_loss_is_that_of_transport_plus_epsilon_times_log_p():
     assert torch.allclose(unit * (more.generator_loss((z,)) - plain.generator_loss((z,))), log_p, atol=1e-5)
 
 
+@torch.no_grad()
 def test_what_is_judged_is_in_data_units():
     objective, z = game(0.5)
     real = tuple(torch.randn(40, size, generator=torch.Generator().manual_seed(3)) for size in (1, 2))
