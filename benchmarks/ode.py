@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torchdiffeq import odeint
 
 from games import FOUR, flow, rng
 from step import Runner, synchronise
@@ -39,8 +40,6 @@ class TorchdiffeqRK4:
         self.options = RK4(steps).options()
 
     def __call__(self, motion, start, span, weights):
-        from torchdiffeq import odeint
-
         path = odeint(motion, start, torch.tensor(span, device=start[0].device), **self.options)
         return tuple(y[-1] for y in path)
 
@@ -137,6 +136,7 @@ def memory(options) -> Iterator[dict]:
     device = Eager(options.device).device
     network = made(device, 1)
     z = torch.randn(1024, 2, generator=rng(2)).to(device)
+    saved(network, z)  # the first call also allocates what libraries work with
     for name, solver in (("backpropagation", RK4), ("adjoint", lambda k: Adjoint(RK4(k)))):
         for count in (4, 16, 64, 256):
             kept, peak = saved(network.solved_by(solver(count)), z)

@@ -368,8 +368,10 @@ def test_bad_grids_and_plans_without_a_density_are_named(entropic, tmp_path, mon
     assert run(monkeypatch, capsys, "fit", *entropic, "--out", plain, *quickly)[0] == 0
     cases = [
         ((plain,), "has no density. Fit one that has: torchspot fit … --epsilon 1"),
-        ((out, "--grid", "many"), "neither a number of points nor low:high:points"),
+        ((out, "--grid", "many"), "neither a number of points nor low:high:points, low < high"),
         ((out, "--grid", "0:1:5"), "names 1 coordinates, and a joint sample of this plan has 2"),
+        ((out, "--grid=3:1:5,0:1:5"), "low < high"),
+        ((out, "--grid", 5, "--at", entropic[0]), "either --grid or --at"),
         ((out, "--grid", 1), "at least 2 along each coordinate"),
         ((out, "--grid", 9999), "at most 10000000 in all"),
         ((out, "--at", entropic[0]), "Give --at FILE once for each"),

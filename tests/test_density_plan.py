@@ -12,6 +12,7 @@ from torchspot import costs, latents
 from torchspot.errors import InvalidArgument
 from torchspot.networks.generators import InDataUnits, Shapes, Units
 from torchspot.networks.ode import flow
+from torchspot.networks.solvers import RK4
 from torchspot.plans import DensityPlan
 
 
@@ -42,8 +43,6 @@ def test_log_density_is_the_change_of_variables_of_samples():
 
 def _fine(made):
     """With steps that autograd can go through row by row."""
-    from torchspot.networks.solvers import RK4
-
     return InDataUnits(made.generator.generator.solved_by(RK4(60)), made.generator.units)
 
 
@@ -62,6 +61,16 @@ def test_density_integrates_to_one_and_marginals_are_its_integrals():
     middles = (edges[1:] + edges[:-1]) / 2
     assert np.abs(made.marginal_density(0, middles).numpy() - histogram).max() < 0.1 * histogram.max()
     assert torch.equal(made.marginal_density(-1, [11.0]), made.marginal_density(1, [11.0]))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
+def test_marginals_are_right_far_from_0(offset):
+    """A flow at its start: a Gaussian of deviation 3 around the offset."""
+    network = flow(8)(Shapes(2, ((1,), (1,))), torch.Generator().manual_seed(0))
+    units = Units((torch.tensor([offset], dtype=torch.float64),) * 2, 3.0)
+    made = DensityPlan(InDataUnits(network, units), latents.normal(2), costs.squared_euclidean)
+    expected = torch.distributions.Normal(0.0, 3.0).log_prob(torch.tensor([0.0, 3.0], dtype=torch.float64)).exp()
+    assert torch.allclose(made.marginal_density(0, [offset, offset + 3.0]), expected, rtol=1e-5)
 
 
 def test_entropy_is_that_of_the_density_on_a_grid():
@@ -120,6 +129,8 @@ def test_bad_points_are_named(name):
 
 
 def test_bad_marginals_are_named():
+    with pytest.raises(InvalidArgument, match="n >= 2, and got 1"):
+        plan(1, 1).entropy(1)
     with pytest.raises(InvalidArgument, match="marginals 0 to 1, and 2 was asked for"):
         plan(1, 1).marginal_density(2, [0.0])
     with pytest.raises(InvalidArgument, match="3 numbers together, and can do so over at most 2"):

@@ -70,7 +70,7 @@ def plot_density(x: np.ndarray, y: np.ndarray, density: np.ndarray, file: str | 
     above.set(xlim=(x[0], x[-1]), ylim=(0, None), xticks=[], ylabel="density of $x$")
     beside.set(ylim=(y[0], y[-1]), xlim=(0, None), yticks=[], xlabel="density of $y$")
     joint.set(xlabel="$x$", ylabel="$y$")
-    figure.colorbar(heat, ax=corner, label="joint density", fraction=0.9)
+    figure.colorbar(heat, ax=[corner, beside], label="joint density", location="right")
     figure.suptitle(title)
     return _save(figure, file)
 

@@ -17,7 +17,7 @@ from torchspot.objectives.gaussian import entropic_coupling
 from torchspot_paper.problems import Points
 
 _WIDE = 5.5
-_SINKHORN, _CONVERGED = 100_000, 1e-12
+_SINKHORN, _CONVERGED, _CLOSE = 100_000, 1e-12, 1e-6
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ class LinePair:
         plan = require_pot().bregman.sinkhorn_log(
             *shares, cost, epsilon, numItermax=_SINKHORN, stopThr=_CONVERGED, warn=False
         )
+        if not np.allclose(plan.sum(1), shares[0], rtol=0, atol=_CLOSE * shares[0].max()):
+            raise RuntimeError(f"Sinkhorn's iteration did not converge for epsilon={epsilon}.")
         return Grid(x, y, plan / ((x[1] - x[0]) * (y[1] - y[0])))
 
 

@@ -78,6 +78,7 @@ def _entropic(call: Call, setting: Setting, pair: LinePair) -> Outcome:
     found = [_against(truth, model) for model in models]
     metrics = _summary(found) | {"kl_at_step_0": truth.kl(_on_grid(start, truth))}
     metrics["mass_error"] = max(abs(model.mass - 1) for model in models)
+    metrics["solver_error"] = max(plan.facts["solver_error"] for plan in plans)
     metrics["entropy"] = statistics.fmean(plan.entropy().value for plan in plans)
     shown = _shown(pair, truth, models[0]) if setting.warm_start else {}
     return Outcome(setting.about(), metrics, len(plans), seconds, {}, shown)

@@ -70,21 +70,28 @@ def test_gaussians_start_at_their_entropic_plan(epsilon):
 
 
 def test_several_dimensions_with_hutchinsons_trace():
-    """The warm start is the answer; steps with a random trace stay near it, and far from what they would do wrongly."""
-    problem, epsilon = gaussian_pair(8), 1.0
-    spot = EntropicSPOT(
-        epsilon=epsilon, preset=presets.entropic(), batch_size=512, steps=100, generator=flow(32, probes=1)
-    )
-    spot.fit(*problem.sample(50_000, 0))
-    truth = problem.plan(epsilon)
-    points = truth.rvs(size=500, random_state=0)
-    log_p = truth.logpdf(points)
-    log_q = spot.log_density(points[:, :8], points[:, 8:]).numpy()
-    assert abs((log_p - log_q).mean()) < 0.2
-    assert np.polyfit(log_p, log_q, 1)[0] == pytest.approx(1, abs=0.05)
-    drawn = np.concatenate([x.numpy() for x in spot.sample(50_000, seed=0)], 1)
-    deviations = np.sqrt(np.diag(truth.cov))
-    assert np.abs(np.corrcoef(drawn.T) - truth.cov / np.outer(deviations, deviations)).max() < 0.05
+    """No warm start, the trace along one random direction: far from the closed form before training, near it after."""
+    problem, epsilon = gaussian_pair(3), 1.0
+    truth, xs = problem.plan(epsilon), problem.sample(50_000, 0)
+    points = truth.rvs(size=1000, random_state=0)
+    log_p, deviations = truth.logpdf(points), np.sqrt(np.diag(truth.cov))
+
+    def judged(steps):
+        spot = EntropicSPOT(
+            epsilon=epsilon, preset=COLD, batch_size=256, steps=steps, generator=flow(32, probes=1)
+        ).fit(*xs)
+        log_q = spot.log_density(points[:, :3], points[:, 3:]).numpy()
+        drawn = np.concatenate([x.numpy() for x in spot.sample(50_000, seed=0)], 1)
+        off = np.abs(np.corrcoef(drawn.T) - truth.cov / np.outer(deviations, deviations)).max()
+        return (log_p - log_q).mean(), np.polyfit(log_p, log_q, 1)[0], off
+
+    kl, _, off = judged(1)
+    assert kl > 1
+    assert off > 0.5
+    kl, slope, off = judged(300)
+    assert 0 < kl < 0.25
+    assert slope == pytest.approx(1, abs=0.1)
+    assert off < 0.15
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
@@ -131,8 +138,9 @@ def test_a_fit_that_is_resumed_is_the_same_bit_for_bit(tmp_path):
     resumed = spot().fit(*xs, resume=tmp_path)
     assert torch.equal(resumed.log_density(*xs), whole.log_density(*xs))
     assert [record["entropy"] for record in resumed.history_] == [record["entropy"] for record in whole.history_]
-    with pytest.raises(InvalidArgument, match="begun with other"):
-        spot(epsilon=2.0).fit(*xs, resume=tmp_path)
+    for other in ({"epsilon": 2.0}, {"generator": flow(16, solver=RK4(2))}, {"generator": flow(16, probes=1)}):
+        with pytest.raises(InvalidArgument, match="begun with other"):
+            spot(**other).fit(*xs, resume=tmp_path)
 
 
 def test_replicas_are_pooled_with_their_densities(tmp_path):
@@ -192,6 +200,59 @@ def test_what_must_hold_of_any_estimator():
 def test_epsilon_must_be_a_number_above_0(epsilon):
     with pytest.raises(InvalidArgument, match=r"epsilon must be a finite number above 0.*use SPOT"):
         EntropicSPOT(epsilon=epsilon).fit(*pair(100))
+
+
+def test_samples_too_large_for_a_flow_are_refused():
+    with pytest.raises(InvalidArgument, match="at most 4096 numbers, and these have 6144"):
+        EntropicSPOT(epsilon=1.0, steps=1).fit(*(np.zeros((4, 3072)) + np.eye(4, 3072) for _ in range(2)))
+
+
+def test_weighted_rows_and_pictures():
+    rng = np.random.default_rng(0)
+    pictures = [rng.normal(size=(300, 1, 2, 2)) for _ in range(2)]
+    spot = EntropicSPOT(epsilon=1.0, steps=3, **SHORT).fit(*pictures)
+    assert spot.log_density(*(x[:5] for x in pictures)).shape == (5,)
+    x, y = pair(500)
+    heavy = (x[:, 0] > 0).astype(float)
+    weighted = EntropicSPOT(epsilon=1.0, steps=1, **SHORT).fit(x, y, weights=(heavy, None))
+    assert float(weighted.sample(2000, seed=0)[0].mean()) > 0.5
+
+
+def test_replicas_with_random_traces_and_torchdiffeq_solvers():
+    xs = pair(200)
+    for generator in (flow(8, probes=1), flow(8, 3, probes=2)):
+        spot = EntropicSPOT(epsilon=1.0, steps=3, preset=SMALL, batch_size=32, replicas=2, generator=generator)
+        assert torch.isfinite(spot.fit(*xs).log_density(*xs)).all()
+    adaptive = EntropicSPOT(
+        epsilon=1.0, steps=2, preset=SMALL, batch_size=16, replicas=2, generator=flow(8, solver=Adjoint(RK4(2)))
+    )
+    with pytest.warns(UserWarning, match="replicas run one after another"):
+        assert torch.isfinite(adaptive.fit(*xs).log_density(*xs)).all()
+
+
+def test_a_flow_that_cannot_be_followed_keeps_the_history():
+    """RK4 takes its steps through any field; the adaptive solver of the plan gives up."""
+
+    def built(shapes, rng):
+        made = flow(16)(shapes, rng)
+        for parameter in made.parameters():
+            torch.nn.init.normal_(parameter, std=100.0, generator=rng)
+        return made
+
+    spot = EntropicSPOT(epsilon=1.0, steps=2, preset=SMALL, batch_size=16, generator=built)
+    with pytest.raises(Diverged, match=r"too stiff.*RK4\(16\)"):
+        spot.fit(*pair(300))
+    assert len(spot.history_) > 0
+    assert not hasattr(spot, "plan_")
+
+
+def test_an_adaptive_solver_that_gives_up_in_training_says_the_step():
+    wild = replace(SMALL, learning_rate=1e30, critic_learning_rate=1e30, rise=0.0, averaging=0.0)
+    with pytest.raises(Diverged, match="training diverged at step") as error:
+        EntropicSPOT(
+            epsilon=1.0, steps=50, preset=wild, batch_size=32, generator=flow(16, solver=Dopri5(1e-3, 50))
+        ).fit(*pair(300))
+    assert error.value.step is not None
 
 
 def test_a_generator_without_a_density_is_refused():

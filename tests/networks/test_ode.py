@@ -212,3 +212,14 @@ def test_wrong_arguments():
         RK4(0)
     with pytest.raises(InvalidArgument, match="tolerance"):
         Dopri5(tolerance=0.0)
+    for wrong in ({"width": 0}, {"width": 4.5}, {"depth": 0}, {"probes": -1}):
+        with pytest.raises(InvalidArgument, match="width and depth of at least 1 and probes of at least 0"):
+            flow(**wrong)
+
+
+@pytest.mark.parametrize(
+    "start", [torch.tensor([[1.0, 0.5], [0.5, 1.0]]), torch.diag(torch.tensor([1.0, -1.0])), torch.eye(3)], ids=str
+)
+def test_a_start_whose_density_would_be_wrong_is_refused(start):
+    with pytest.raises(InvalidArgument, match="lower triangular with a positive diagonal"):
+        flow(start=start)(SHAPES[0], rng())

@@ -163,9 +163,9 @@ def density(
     grid: Annotated[
         str,
         typer.Option(
-            help="Points of a grid: a number for each axis, or low:high:points for every coordinate, by commas."
+            help="Points along each coordinate (100 by default), or low:high:points for every one, with commas between."
         ),
-    ] = _GRID,
+    ] = "",
     at: Annotated[
         list[Path] | None, typer.Option(help="Instead of a grid: the rows of these files, one --at for each marginal.")
     ] = None,
@@ -182,7 +182,9 @@ def density(
         raise InvalidArgument(f"the plan in {run} has no density. Fit one that has: torchspot fit … --epsilon 1.")
     file = out or (run if run.is_dir() else run.parent) / "density.parquet"
     write = writer(file)
-    lines = None if at else Grid.over(plan, grid)
+    if at and grid:
+        raise InvalidArgument("give either --grid or --at, not both.")
+    lines = None if at else Grid.over(plan, grid or _GRID)
     samples = rows_of(plan, at or []) if lines is None else lines.points(plan.shapes)
     with console.status(f"density of {len(samples[0])} points"):
         log_density = plan.log_density(*samples).cpu().numpy()

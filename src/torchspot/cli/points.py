@@ -68,11 +68,13 @@ def _around(drawn: np.ndarray, count: str) -> tuple[np.ndarray, ...]:
 
 def _between(text: str) -> tuple[np.ndarray, ...]:
     try:
-        parts = [part.split(":") for part in text.split(",")]
-        return tuple(np.linspace(float(low), float(high), int(count)) for low, high, count in parts)
+        parts = [(float(low), float(high), int(count)) for low, high, count in (p.split(":") for p in text.split(","))]
+        if not all(-math.inf < low < high < math.inf and count > 0 for low, high, count in parts):
+            raise ValueError("no range")
+        return tuple(np.linspace(*part) for part in parts)
     except ValueError:
         raise InvalidArgument(
-            f"--grid {text!r} is neither a number of points nor low:high:points for every coordinate. "
+            f"--grid {text!r} is neither a number of points nor low:high:points, low < high, for every coordinate. "
             "Try --grid 200, or --grid=-3:3:200,-1:5:200."
         ) from None
 
@@ -81,8 +83,14 @@ def rows_of(plan: PushforwardPlan | PooledPlan, files: list[Path]) -> Samples:
     """All rows of these files, one file for each marginal."""
     if len(files) != len(plan.shapes):
         raise InvalidArgument(f"the plan has {len(plan.shapes)} marginals. Give --at FILE once for each.")
-    opened = [as_sampler(file, name=str(file)) for file in files]
-    return tuple(rows.take(np.arange(len(rows))) for rows in opened if isinstance(rows, Rows))
+    return tuple(map(_all_rows, files))
+
+
+def _all_rows(file: Path) -> torch.Tensor:
+    rows = as_sampler(file, name=str(file))
+    if not isinstance(rows, Rows):
+        raise InvalidArgument(f"{file} has no rows that can be read one by one. Give a table or an array.")
+    return rows.take(np.arange(len(rows)))
 
 
 def writer(file: Path) -> Callable[[Path, Samples, dict[str, np.ndarray]], None]:

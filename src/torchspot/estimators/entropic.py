@@ -5,6 +5,7 @@ __all__ = ["EntropicSPOT"]
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -20,13 +21,13 @@ from torchspot.estimators.problem import Problem
 from torchspot.estimators.pushforward import Game, PushforwardEstimator
 from torchspot.networks.generators import Shapes
 from torchspot.networks.ode import Flow, Probes, flow
-from torchspot.objectives.entropic import Entropic, entropic_weights
+from torchspot.objectives.entropic import SLACK, Entropic, entropic_weights
 from torchspot.objectives.gaussian import GaussianPlan
 from torchspot.plans import DensityPlan
 from torchspot.random import Key, generator
 from torchspot.types import Callback, Cost, Engine, Estimate, Samples, Values
 
-_COUPLED = 16_384
+_COUPLED, _LARGEST = 16_384, 4096
 
 
 class EntropicSPOT(PushforwardEstimator):
@@ -86,6 +87,8 @@ class EntropicSPOT(PushforwardEstimator):
         self.engine = engine
         self.callbacks = callbacks
 
+    _slack = SLACK
+
     def log_density(self, *xs: Any) -> Values:
         """log p(x_1, …, x_m) of the fitted plan, one number for each row."""
         return self._fitted().log_density(*xs)
@@ -103,19 +106,38 @@ class EntropicSPOT(PushforwardEstimator):
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
         epsilon = _check_epsilon(self.epsilon)
+        dim = sum(map(math.prod, problem.shapes))
+        if dim > _LARGEST:
+            raise InvalidArgument(
+                f"EntropicSPOT takes joint samples of at most {_LARGEST} numbers, and these have {dim}. Reduce their "
+                "dimension first (principal components, an embedding), or use SPOT without a density."
+            )
         start = density_start(self.cost, problem.units, problem.probe, epsilon=epsilon, seed=self.seed)
         builder = _flow(self.generator, preset, sizes, start)
-        dim = sum(map(math.prod, problem.shapes))
         latent = latents.normal(dim)
         weights = self._given_weights(preset, problem)
         if weights is None:
-            weights = entropic_weights(self.cost, problem.probe, _coupled(start, problem, self.seed), epsilon)
-
-        def objective(k: int) -> Entropic:
-            return Entropic(self._transport(preset, problem, sizes, builder, latent, weights, replica=k), epsilon)
-
-        probes = _probes(build_generator(builder, Shapes(dim, problem.shapes), self.seed), dim)
-        return Game(latent, weights, objective, DensityPlan.of_flow, probes, {"epsilon": epsilon})
+            coupled = _coupled(start, problem, self.seed)
+            weights = entropic_weights(self.cost, problem.probe, coupled=coupled, epsilon=epsilon)
+        game = partial(
+            self._transport,
+            networks=builder,
+            latent=latent,
+            weights=weights,
+            preset=preset,
+            problem=problem,
+            sizes=sizes,
+        )
+        tried = build_generator(builder, Shapes(dim, problem.shapes), self.seed)
+        probes = _probes(tried, dim)
+        return Game(
+            latent=latent,
+            weights=weights,
+            objective=lambda k: Entropic(game(k), epsilon),
+            plan=DensityPlan.of_flow,
+            beside_z=probes,
+            facts={"epsilon": epsilon, "flow": str(tried)},
+        )
 
 
 def _check_epsilon(epsilon: Any) -> float:

@@ -2,13 +2,14 @@
 
 __all__ = ["Distance", "Game", "PushforwardEstimator"]
 
+import contextlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from torchspot import costs
-from torchspot.errors import InvalidArgument, NotFitted
+from torchspot.errors import Diverged, InvalidArgument, NotFitted
 from torchspot.estimators.networks import Builder, build_critics, build_generator
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem, pose
@@ -24,7 +25,7 @@ from torchspot.estimators.run import Run, Weighing, judge_of, keep_in
 from torchspot.latents import Latent
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes
-from torchspot.objectives.transport import MarginalWeights, Objective, Transport
+from torchspot.objectives.transport import SLACK, MarginalWeights, Objective, Transport
 from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.random import Key
 from torchspot.training.callbacks import Divergence, History
@@ -78,6 +79,9 @@ class PushforwardEstimator(BaseEstimator, ABC):
     engine: Engine | None
     callbacks: Sequence[Callback]
 
+    _slack: ClassVar[float] = SLACK
+    """η over the slope that it must exceed."""
+
     @abstractmethod
     def _default_preset(self) -> Preset:
         """Where none is given."""
@@ -101,7 +105,8 @@ class PushforwardEstimator(BaseEstimator, ABC):
         try:
             run.go()
         except KeyboardInterrupt:
-            self._keep(run)
+            with contextlib.suppress(Diverged):
+                self._keep(run)
             raise
         return self._keep(run)
 
@@ -118,21 +123,23 @@ class PushforwardEstimator(BaseEstimator, ABC):
         """Sets what was learned."""
         self.marginal_weights_ = run.weighing.now
         self.history_ = run.history.records
-        plans, critics = zip(*(run.learned(k) for k in range(run.replicas)), strict=True)
-        self.plans_, self.critics_ = plans, critics[0] if run.replicas == 1 else critics
-        self.plan_ = plans[0] if run.replicas == 1 else PooledPlan(plans)
+        critics = tuple(run.critics(k) for k in range(run.replicas))
+        self.critics_ = critics[0] if run.replicas == 1 else critics
+        self.plans_: tuple[Any, ...] = run.plans()
+        self.plan_: Any = run.plan(self.plans_)
         self.distance_ = _distance(self.plan_)
         return self
 
     def _transport(
         self,
-        preset: Preset,
-        problem: Problem,
-        sizes: Sizes,
+        replica: int,
+        *,
         networks: Builder | nn.Module,
         latent: Latent,
         weights: MarginalWeights,
-        replica: int,
+        preset: Preset,
+        problem: Problem,
+        sizes: Sizes,
     ) -> Transport:
         """The game of one replica, built from the seed."""
         units, shapes = problem.units, Shapes(latent.dim, problem.shapes)
@@ -155,7 +162,7 @@ class PushforwardEstimator(BaseEstimator, ABC):
             raise InvalidArgument(
                 f"marginal_weight must be one number above 0, or one for each of the {m} marginals, and is {given!r}."
             )
-        return MarginalWeights(eta, None, "given")
+        return MarginalWeights(eta, None, "given", self._slack)
 
 
 def _prepare(
@@ -184,19 +191,19 @@ def _prepare(
     judging = Draw(Key(estimator.seed, "judge z"), *_noise(game, problem.judged, engine), device=engine.device)
     judging.advance()
     run = Run(
-        problem,
-        objectives[0],
-        weighing,
-        game.latent,
-        training,
-        engine,
-        history,
-        callbacks,
-        judge_of(problem, objectives[0], training, judging(), replicas),
-        replicas,
-        int(estimator.seed),
-        game.plan,
-        game.facts,
+        problem=problem,
+        objective=objectives[0],
+        weighing=weighing,
+        latent=game.latent,
+        training=training,
+        engine=engine,
+        history=history,
+        callbacks=callbacks,
+        judge=judge_of(problem, objectives[0], training, judging(), replicas),
+        replicas=replicas,
+        seed=int(estimator.seed),
+        make_plan=game.plan,
+        facts=game.facts,
     )
     for callback in callbacks:
         if hasattr(callback, "begin"):

@@ -15,7 +15,7 @@ from torchspot.errors import InvalidArgument
 from torchspot.estimators.problem import Problem
 from torchspot.latents import Latent
 from torchspot.networks.generators import InDataUnits
-from torchspot.objectives.transport import SLACK, MarginalWeights, Objective
+from torchspot.objectives.transport import MarginalWeights, Objective
 from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.training.callbacks import Checkpoint, History
 from torchspot.training.checkpoint import load_checkpoint
@@ -80,16 +80,16 @@ class Run:
             record["runs"] = {"cost": costs_of_runs, "marginal_error": [max(run[len(names) :]) for run in runs]}
         return record
 
-    def plan(self) -> PushforwardPlan | PooledPlan:
-        """The plan as it stands."""
-        plans = tuple(self.learned(k)[0] for k in range(self.replicas))
+    def plan(self, plans: tuple[PushforwardPlan, ...] | None = None) -> PushforwardPlan | PooledPlan:
+        """The plan as it stands, of all replicas together."""
+        plans = self.plans() if plans is None else plans
         return plans[0] if self.replicas == 1 else PooledPlan(plans)
 
     @property
     def lipschitz(self) -> tuple[float, ...]:
-        """L_i, as far as is known: a third of η where η was given."""
+        """L_i, as far as is known: what the usual slack makes of η where η was given."""
         started = self.weighing.started
-        return started.lipschitz or tuple(eta / SLACK for eta in started.eta)
+        return started.lipschitz or tuple(eta / started.slack for eta in started.eta)
 
     @property
     def doublings(self) -> list[int]:
@@ -100,8 +100,16 @@ class Run:
         """Doubles η_k from the next step on, and gives the new one."""
         return self.weighing.double(k)
 
-    def learned(self, k: int) -> tuple[PushforwardPlan, nn.Module]:
-        """The plan of the averaged generator as it stands, and the critics, of replica k."""
+    def plans(self) -> tuple[PushforwardPlan, ...]:
+        """Those of the averaged generators as they stand, one for each replica."""
+        return tuple(map(self._plan, range(self.replicas)))
+
+    def critics(self, k: int) -> nn.Module:
+        """As they stand, of replica k."""
+        critics = self.training.turns[0].player.modules[0]
+        return critics if self.replicas == 1 else replica(critics, self.objective.critics, k)
+
+    def _plan(self, k: int) -> PushforwardPlan:
         weights = self.weighing.now
         facts = {
             "eta": list(weights.eta),
@@ -115,14 +123,9 @@ class Run:
             **self.facts,
         }
         network: Any = self.training.averaged("generator")[0]
-        critics = self.training.turns[0].player.modules[0]
         if self.replicas > 1:
             network = replica(network, self.objective.generator, k).requires_grad_(False)
-            critics = replica(critics, self.objective.critics, k)
-        return (
-            self.make_plan(network.eval(), self.latent, self.objective.cost, self.problem.held_out, facts),
-            critics,
-        )
+        return self.make_plan(network.eval(), self.latent, self.objective.cost, self.problem.held_out, facts)
 
 
 def judge_of(

@@ -3,6 +3,7 @@
 __all__ = ["SPOT"]
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import nn
 
@@ -93,9 +94,16 @@ class SPOT(PushforwardEstimator):
             plan = None if start is None else problem.coupled(start)
             weights = marginal_weights(self.cost, problem.probe, plan=plan)
         builder = _networks(preset, start, sizes.width) if self.generator is None else self.generator
-        return Game(
-            latent, weights, lambda k: self._transport(preset, problem, sizes, builder, latent, weights, replica=k)
+        game = partial(
+            self._transport,
+            networks=builder,
+            latent=latent,
+            weights=weights,
+            preset=preset,
+            problem=problem,
+            sizes=sizes,
         )
+        return Game(latent, weights, game)
 
 
 def _default_latent(problem: Problem) -> Latent:

@@ -87,7 +87,9 @@ class Certificate:
         if self.plan_cost.value + slack < self.lower:
             return "the plan is wrong: it costs less than any true plan can, so its marginals are off (see the audit)"
         if self.plan_cost.value - slack > self.upper and self.epsilon is not None:
-            return f"the plan costs more than the optimal one, as it is made smooth by entropy (ε = {self.epsilon:g})"
+            return (
+                f"the plan costs more than the optimal one, as entropic plans do (ε = {self.epsilon:g}); see the audit"
+            )
         if self.plan_cost.value - slack > self.upper:
             return "the plan is wrong: it costs more than the optimal plan does"
         return "the plan's cost agrees with the interval"

@@ -114,12 +114,18 @@ class Flow(nn.Module):
                 f"a flow needs as many numbers in z as in all marginals together, {sum(shapes.sizes)}, and z has "
                 f"{shapes.latent}."
             )
+        dim = shapes.latent
+        if tuple(matrix.shape) != (dim, dim) or (matrix.is_meta is False and not _triangular(matrix)):
+            raise InvalidArgument(
+                f"a flow starts at A z, A lower triangular with a positive diagonal, here of shape ({dim}, {dim}). "
+                "Of a covariance take torch.linalg.cholesky(covariance)."
+            )
         self.shapes, self.width, self.depth = shapes, width, depth
         self.solver, self.probes = solver, probes
         self.field = Field(shapes.latent, width=width, depth=depth, rng=rng)
         for parameter in self.field.layers[-1].parameters():
             nn.init.zeros_(parameter)
-        self.register_buffer("matrix", matrix)
+        self.register_buffer("matrix", matrix.detach().clone())
 
     def forward(self, z: Points) -> Samples:
         """G(z)."""
@@ -138,6 +144,9 @@ class Flow(nn.Module):
         """log p(xs), of any points. Without directions the trace is exact, along all axes."""
         start, trace = self._with_trace(self._joined(xs), (1.0, 0.0), directions)
         return self._log_normal(self._unscaled(start)) + trace  # the trace was integrated backwards
+
+    def __str__(self) -> str:
+        return f"flow of {self.depth} layers of {self.width}, {self.solver}, probes={self.probes}"
 
     def solved_by(self, solver: Solver) -> "Flow":
         """The same flow (the same weights) under another solver."""
@@ -171,6 +180,10 @@ class Flow(nn.Module):
         return torch.cat([x.flatten(1) for x in xs], dim=1)
 
 
+def _triangular(matrix: Float[Tensor, "dim dim"]) -> bool:
+    return bool((matrix.diagonal() > 0).all()) and torch.equal(matrix, matrix.tril())
+
+
 def _axes(z: Points) -> Directions:
     axes = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     return axes[:, None].expand(-1, len(z), -1)
@@ -201,7 +214,16 @@ class flow:  # noqa: N801
     """Random directions of Hutchinson's estimate of the trace in training; 0 for the exact one, None for that where it
     is cheap (two hidden layers, or up to 8 numbers in a joint sample) and one direction elsewhere."""
     start: Float[Tensor, "dim dim"] | None = None
-    """A, lower triangular with a positive diagonal; None: the identity."""
+    """A, lower triangular with a positive diagonal, for standardised samples; None: the identity, or the warm start of
+    `EntropicSPOT`."""
+
+    def __post_init__(self) -> None:
+        sizes = (self.width, self.depth, 1 if self.probes is None else self.probes + 1)
+        if not all(isinstance(size, int) and size >= 1 for size in sizes):
+            raise InvalidArgument(
+                "a flow needs a whole width and depth of at least 1 and probes of at least 0, and got "
+                f"width={self.width!r}, depth={self.depth!r} and probes={self.probes!r}."
+            )
 
     def __call__(self, shapes: Shapes, rng: torch.Generator) -> Flow:
         matrix = torch.eye(shapes.latent) if self.start is None else self.start

@@ -111,7 +111,7 @@ def _torchdiffeq(
     except AssertionError as error:
         raise Diverged(
             f"the flow's equation could not be solved ({error}): its field is too stiff or has exploded. Train with a "
-            "smaller learning rate, or allow more: Dopri5(tolerance=1e-4, most_steps=10000).",
+            "smaller learning rate, or with finer steps: generator=networks.ode.flow(solver=networks.solvers.RK4(16)).",
             step=None,
         ) from error
     return tuple(y[-1] for y in path)

@@ -1,6 +1,6 @@
 """SPOT's game with an entropic term: a generator that is a flow, so that its plan has a density (section 4)."""
 
-__all__ = ["Entropic", "entropic_weights"]
+__all__ = ["SLACK", "Entropic", "entropic_weights"]
 
 import math
 from dataclasses import dataclass
@@ -17,8 +17,9 @@ from torchspot.objectives.gaussian import invertible_covariance
 from torchspot.objectives.transport import MarginalWeights, Transport, steepness
 from torchspot.types import Cost, Samples, Values
 
-_SLACK, _QUANTILE = 1.5, 0.999
-_SCORED = 16_384
+SLACK = 1.5
+"""η_i over the slope it must exceed."""
+_QUANTILE, _SCORED = 0.999, 16_384
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Entropic:
         return us, torch.stack((cost, objective, entropy))
 
 
-def entropic_weights(cost: Cost, xs: Samples, coupled: Samples, epsilon: float) -> MarginalWeights:
+def entropic_weights(cost: Cost, xs: Samples, *, coupled: Samples, epsilon: float) -> MarginalWeights:
     """η_i = 1.5 (q‖∇_i c‖ + ε q‖Σ_i⁻¹(x_i − m_i)‖), q the 99.9 % quantile.
 
     The optimal potentials have the slope E[∇_i c | x_i] + ε ∇ log μ_i(x_i), which grows without bound in the tails of
@@ -91,7 +92,7 @@ def entropic_weights(cost: Cost, xs: Samples, coupled: Samples, epsilon: float) 
             f"the cost's gradient on the data gives no weights of the marginals (slopes came out as {lipschitz}). "
             "Give them yourself: EntropicSPOT(marginal_weight=…)."
         )
-    return MarginalWeights(tuple(_SLACK * value for value in lipschitz), lipschitz, "estimated")
+    return MarginalWeights(tuple(SLACK * value for value in lipschitz), lipschitz, "estimated", SLACK)
 
 
 def _followed(generator: InDataUnits, batch: tuple[Tensor, ...]) -> tuple[Samples, Values]:

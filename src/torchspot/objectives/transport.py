@@ -110,6 +110,8 @@ class MarginalWeights:
     """L_i, the cost's Lipschitz constant in x_i; None where η was given."""
     source: str
     """Where L came from: "known", "estimated" or "given"."""
+    slack: float = SLACK
+    """η_i over L_i, for those who want L where η was given."""
 
 
 def marginal_weights(cost: Cost, xs: Samples, plan: Samples | None = None) -> MarginalWeights:

@@ -1,11 +1,11 @@
 """The plan of a flow, whose density is known."""
 
-__all__ = ["DensityPlan"]
+__all__ = ["DensityPlan", "entropy_of"]
 
 import copy
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -71,26 +71,24 @@ class DensityPlan(PushforwardPlan):
                 Hutchinson's estimate.
         """
         flow, units = self._in_float64()
-        us = units.from_data(self._points(xs))
-        size = max(1, _DENSITY_CHUNK // (self.latent.dim * flow.width))
-        rng = generator(Key(0, "probes"), us[0].device)
-        parts = []
-        for rows in zip(*(torch.split(u, size) for u in us), strict=True):
-            drawn = None if probes is None else Probes(self.latent.dim, probes).draw(len(rows[0]), rng).movedim(1, 0)
-            directions = None if drawn is None else drawn.double()
-            parts.append(flow.log_density(rows, directions))
+        rng = generator(Key(0, "probes"), units.scale.device)
+
+        def directions(rows: int) -> Tensor | None:
+            drawn = None if probes is None else Probes(self.latent.dim, probes).draw(rows, rng)
+            return None if drawn is None else drawn.movedim(1, 0).double()
+
+        parts = [flow.log_density(us, directions(len(us[0]))) for us in self._chunks(flow, units, xs)]
         return units.log_density(torch.cat(parts))
 
     @torch.no_grad()
     def inverse(self, *xs: Any) -> Tensor:
         """The noise z with G(z) = (x_1, …, x_m), one row for each."""
         flow, units = self._in_float64()
-        return flow.inverse(units.from_data(self._points(xs)))
+        return torch.cat([flow.inverse(us) for us in self._chunks(flow, units, xs)])
 
     def entropy(self, n: int = 20_000, seed: int = 0) -> Estimate:
         """−E log p from n draws, with its Monte-Carlo error."""
-        values = -self.log_density(*self.sample(n, seed))
-        return Estimate(float(values.mean()), float(values.std()) / math.sqrt(n))
+        return entropy_of(self, n, seed)
 
     def marginal_density(self, i: int, x: Any) -> Values:
         """The density of marginal i (from 0) at these points: p integrated over the other marginals.
@@ -125,9 +123,10 @@ class DensityPlan(PushforwardPlan):
         ).double()
         low, high = seen.amin(0), seen.amax(0)
         margin = (high - low) / 4
-        lines = [torch.linspace(float(a), float(b), count) for a, b in zip(low - margin, high + margin, strict=True)]
+        ends = zip((low - margin).tolist(), (high + margin).tolist(), strict=True)
+        lines = [torch.linspace(a, b, count, dtype=torch.float64) for a, b in ends]
         nodes = torch.stack(torch.meshgrid(*lines, indexing="ij"), -1).reshape(-1, len(lines)).to(points)
-        cell = math.prod(float(line[1] - line[0]) for line in lines)
+        cell = float((1.5 * (high - low) / (count - 1)).prod())
         blocks = torch.split(nodes, [math.prod(self.shapes[k]) for k in others], dim=1)
         where = {k: block.reshape(-1, *self.shapes[k]) for k, block in zip(others, blocks, strict=True)}
         values = []
@@ -140,6 +139,11 @@ class DensityPlan(PushforwardPlan):
             ]
             values.append(self.log_density(*xs).exp().view(len(rows), -1).sum(1) * cell)
         return torch.cat(values)
+
+    def _chunks(self, flow: Flow, units: Units, xs: Sequence[Any]) -> Iterator[Samples]:
+        """The points, standardised, some rows at a time."""
+        size = max(1, _DENSITY_CHUNK // (self.latent.dim * flow.width))
+        return zip(*(torch.split(u, size) for u in units.from_data(self._points(xs))), strict=True)
 
     def _in_float64(self) -> tuple[Flow, Units]:
         units, flow = self.generator.units, copy.deepcopy(self.generator.generator).double()
@@ -167,6 +171,14 @@ class DensityPlan(PushforwardPlan):
         z = self.latent.draw(_COMPARED, generator(Key(0, "solver"), units.scale.device)).to(units.dtype)
         ours, theirs = (torch.cat([u.flatten(1) for u in g.standardised(z)], 1) for g in (self.generator, network))
         return float((ours - theirs).square().mean().sqrt() / ours.var(0).mean().sqrt())
+
+
+def entropy_of(plan: Any, n: int, seed: int) -> Estimate:
+    """−E log p of a plan that has a density."""
+    if n < 2:
+        raise InvalidArgument(f"entropy(n) needs n >= 2, and got {n}.")
+    values = -plan.log_density(*plan.sample(n, seed))
+    return Estimate(float(values.mean()), float(values.std()) / math.sqrt(n))
 
 
 def _as_points(x: Any, shape: tuple[int, ...], name: str) -> Tensor:

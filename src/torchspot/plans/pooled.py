@@ -12,7 +12,7 @@ import torch
 
 from torchspot.data.arrays import HeldOut
 from torchspot.errors import InvalidArgument
-from torchspot.plans.density import DensityPlan
+from torchspot.plans.density import DensityPlan, entropy_of
 from torchspot.plans.pushforward import PushforwardPlan
 from torchspot.plans.saving import save
 from torchspot.random import Key, fresh_seed, generator
@@ -87,8 +87,7 @@ class PooledPlan:
 
     def entropy(self, n: int = 20_000, seed: int = 0) -> Estimate:
         """−E log p from n draws, with its Monte-Carlo error."""
-        values = -self.log_density(*self.sample(n, seed))
-        return Estimate(float(values.mean()), float(values.std()) / math.sqrt(n))
+        return entropy_of(self, n, seed)
 
     @property
     def has_density(self) -> bool:

@@ -65,8 +65,8 @@ class Divergence:
         )
         raise Diverged(
             f"training diverged: the {player}'s loss or gradient was not finite at step {step}. {where} "
-            "Try a smaller learning rate (of SPOT: preset=presets.default(learning_rate=…)), and check that the cost "
-            "is finite and has a gradient everywhere.",
+            "Try a smaller learning rate (preset=presets.default(learning_rate=…), of EntropicSPOT "
+            "presets.entropic(learning_rate=…)), and check that the cost is finite and has a gradient everywhere.",
             step,
         )
 

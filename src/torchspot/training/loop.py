@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchspot.errors import InvalidArgument
+from torchspot.errors import Diverged, InvalidArgument
 from torchspot.training.players import Player, Turn
 from torchspot.types import Callback, Engine, Record
 
@@ -116,6 +116,10 @@ def train(
                     for _ in range(player.repeats(training.step)):
                         step()
                 training.step += 1
+    except Diverged as error:
+        if error.step is not None:
+            raise
+        raise Diverged(f"training diverged at step {training.step}: {error}", training.step) from error
     finally:
         training.ran = {player.name: step.how for player, step in turns}
         for callback in callbacks:
