@@ -332,10 +332,11 @@ def test_fit_with_epsilon_then_density(entropic, tmp_path, monkeypatch, capsys):
     code, text = run(monkeypatch, capsys, "density", out, "--grid", 40)
     assert code == 0, text
     table = pyarrow.parquet.read_table(out / "density.parquet")
-    assert table.column_names == ["x1_0", "x2_0", "log_density"]
+    assert table.column_names == ["x1_0", "x2_0", "log_density", "density"]
     assert table.num_rows == 1600
-    x, y, log_density = (table[name].to_numpy() for name in table.column_names)
+    x, y, log_density, density = (table[name].to_numpy() for name in table.column_names)
     assert np.allclose(plan.log_density(x, y).numpy(), log_density)
+    assert np.allclose(np.exp(log_density), density)
     share = float(text.split("the grid holds ")[1].split()[0])
     assert share == pytest.approx(1, abs=0.05)
 
@@ -383,7 +384,8 @@ def test_bad_grids_and_plans_without_a_density_are_named(entropic, tmp_path, mon
         assert words in text.replace("\n", " ")
     code, text = run(monkeypatch, capsys, "fit", *entropic, "--epsilon", 0, "--out", tmp_path / "zero")
     assert code == 2
-    assert "epsilon must be a finite number above 0" in text
+    assert "--epsilon must be above 0, and is 0.0. Leave it out" in text
+    assert not (tmp_path / "zero").exists()
     code, text = run(monkeypatch, capsys, "fit", *entropic, "--epsilon", 2, "--out", out, "--resume", *quickly)
     assert code == 2
     assert "begun with epsilon = 1.0" in text

@@ -7,7 +7,7 @@ from PIL import Image
 
 from torchspot.errors import InvalidArgument
 from torchspot.evaluation import Audit, Certificate, MarginalAudit
-from torchspot.plots import plot_convergence, plot_evaluation, plot_pairs
+from torchspot.plots import plot_convergence, plot_density, plot_evaluation, plot_pairs
 from torchspot.types import Estimate, Reading
 
 
@@ -19,6 +19,18 @@ def test_pairs(dim, tmp_path):
         assert (np.asarray(image.convert("L")) < 60).sum() > 500
     with pytest.raises(InvalidArgument, match="two or more batches"):
         plot_pairs((x,), tmp_path / "pairs.png")
+
+
+def test_density_with_the_data_beside_it(tmp_path):
+    x, y = np.linspace(-3, 3, 40), np.linspace(-2, 2, 30)
+    density = np.exp(-(x[:, None] ** 2) - y**2)
+    data = tuple(torch.randn(500, 1, generator=torch.Generator().manual_seed(k)) for k in range(2))
+    pictures = []
+    for more in ((), data):
+        with Image.open(plot_density(x, y, density, tmp_path / "d.png", data=more, title="t")) as image:
+            pictures.append(np.asarray(image.convert("L")))
+    assert (pictures[0] < 100).sum() > 500
+    assert (pictures[0] != pictures[1]).sum() > 500
 
 
 def test_convergence(tmp_path):

@@ -38,8 +38,14 @@ def plot_pairs(samples: Samples, file: str | Path, *, data: Samples = (), lines:
     for k, place in enumerate(places):
         axes.scatter(*_xy(place), s=8, color=_COLOURS[k % len(_COLOURS)], label=f"$G_{k + 1}(z)$", linewidths=0)
     axes.autoscale_view()
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$" if samples[0].flatten(1).shape[1] > 1 else "marginal")
+    axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$")
+    if max(x[0].numel() for x in samples) > 1:
+        axes.set_aspect("equal", adjustable="datalim")
+    else:
+        heights = [-float(k) for k in range(len(samples))]
+        axes.set(
+            xlabel="$x$", ylabel="", yticks=heights, yticklabels=[f"data set {k + 1}" for k in range(len(samples))]
+        )
     axes.legend(loc="upper right", frameon=False)
     return _save(figure, file)
 
@@ -59,14 +65,20 @@ def plot_convergence(history: Sequence[Record], file: str | Path, *, truth: floa
     return _save(figure, file)
 
 
-def plot_density(x: np.ndarray, y: np.ndarray, density: np.ndarray, file: str | Path, *, title: str = "") -> Path:
-    """A joint density at (x_i, y_j) as a heat map, with what it says of the marginals beside it."""
+def plot_density(
+    x: np.ndarray, y: np.ndarray, density: np.ndarray, file: str | Path, *, data: Samples = (), title: str = ""
+) -> Path:
+    """A joint density at (x_i, y_j) as a heat map, its marginals beside it, and histograms of the data over those."""
     figure = Figure(figsize=(6.5, 6), layout="constrained")
     above, corner, joint, beside = figure.subplots(2, 2, width_ratios=(4, 1), height_ratios=(1, 4)).flat
     corner.set_axis_off()
     heat = joint.pcolormesh(x, y, density.T, cmap="Blues", shading="nearest", vmin=0, rasterized=True)
     above.fill_between(x, density.sum(1) * _step(y), color=_COLOURS[0], alpha=0.6, lw=0)
     beside.fill_betweenx(y, density.sum(0) * _step(x), color=_COLOURS[1], alpha=0.6, lw=0)
+    for axes, part, way in zip((above, beside), data, ("vertical", "horizontal"), strict=False):
+        axes.hist(
+            part.flatten().double().cpu().numpy(), 60, density=True, histtype="step", color="black", orientation=way
+        )
     above.set(xlim=(x[0], x[-1]), ylim=(0, None), xticks=[], ylabel="density of $x$")
     beside.set(ylim=(y[0], y[-1]), xlim=(0, None), yticks=[], xlabel="density of $y$")
     joint.set(xlabel="$x$", ylabel="$y$")

@@ -65,7 +65,7 @@ def test_weights_are_slopes_of_cost_and_of_a_gaussian():
     """N(0, 1) and N(2, .5), independent: q‖2(x − y)‖ with x − y ~ N(2, 1.5), and q|x|/σ² = 3.29/σ."""
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(200_000, 1, generator=rng), math.sqrt(0.5) * torch.randn(200_000, 1, generator=rng) + 2
-    found = entropic_weights(costs.squared_euclidean, (x, y), (x, y), 2.0)
+    found = entropic_weights(costs.squared_euclidean, (x, y), coupled=(x, y), epsilon=2.0)
     steep = 2 * (2 + 3.09 * math.sqrt(1.5))
     assert found.lipschitz[0] == pytest.approx(steep + 2 * 3.29, rel=0.03)
     assert found.lipschitz[1] == pytest.approx(steep + 2 * 3.29 / math.sqrt(0.5), rel=0.03)
@@ -75,4 +75,4 @@ def test_weights_are_slopes_of_cost_and_of_a_gaussian():
 def test_a_cost_without_a_usable_gradient_asks_for_the_weights():
     xs = torch.randn(100, 1), torch.randn(100, 1)
     with pytest.raises(InvalidArgument, match=r"EntropicSPOT\(marginal_weight=…\)"):
-        entropic_weights(lambda x, y: (0 * x).sum(1).sqrt(), xs, xs, 1.0)
+        entropic_weights(lambda x, y: (0 * x).sum(1).sqrt(), xs, coupled=xs, epsilon=1.0)

@@ -3,6 +3,7 @@
 __all__ = ["app", "main"]
 
 import json
+import math
 import shlex
 import sys
 import time
@@ -30,7 +31,7 @@ from torchspot.plots import plot_convergence, plot_density, plot_evaluation, plo
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import Captured, Compiled, Eager, choose_engine
-from torchspot.types import Engine
+from torchspot.types import Engine, Samples
 
 app = typer.Typer(
     help="Large-scale optimal transport: learn a plan between data sets, draw pairs from it, judge it.",
@@ -94,6 +95,8 @@ def fit(
         "preset": preset,
         "replicas": replicas,
     }
+    if epsilon is not None and not 0 < epsilon < math.inf:
+        raise InvalidArgument(f"--epsilon must be above 0, and is {epsilon}. Leave it out for a plan without entropy.")
     spot = SPOT() if epsilon is None else EntropicSPOT(epsilon=epsilon)
     spot.set_params(
         cost=cost_named(cost, len(sources)),
@@ -189,7 +192,7 @@ def density(
     with console.status(f"density of {len(samples[0])} points"):
         log_density = plan.log_density(*samples).cpu().numpy()
     with storage.replacing(file) as temporary:
-        write(temporary, samples, {"log_density": log_density})
+        write(temporary, samples, {"log_density": log_density, "density": np.exp(log_density)})
     said = f"The log-density of {len(log_density)} points is in {file}"
     if lines is not None:
         said += f"; the grid holds {np.exp(log_density).sum() * lines.cell:.4f} of the plan"
@@ -250,7 +253,8 @@ def _fit(spot: SPOT | EntropicSPOT, sources: list[Any], out: Path, truth: float 
     files = "plan.safetensors, history.jsonl, pairs.png, convergence.png"
     if plan.shapes == ((1,), (1,)) and isinstance(spot, EntropicSPOT):
         grid = Grid.over(plan, _GRID)
-        _draw_density(plan, grid, plan.log_density(*grid.points(plan.shapes)).cpu().numpy(), out / "density.png")
+        log_density = plan.log_density(*grid.points(plan.shapes)).cpu().numpy()
+        _draw_density(plan, grid, log_density, out / "density.png", data)
         files += ", density.png"
     table = result_table(plan, audit(plan, *sources), truth)
     table.add_row("steps ran", escape(plan.facts["engine"]))
@@ -259,7 +263,12 @@ def _fit(spot: SPOT | EntropicSPOT, sources: list[Any], out: Path, truth: float 
     console.print(table)
     if all(isinstance(source, Path) for source in sources):
         again = shlex.join(["torchspot", "evaluate", str(out), *map(str, sources)])
-        console.print(escape(f"An interval for the true value, and how right the plan is:\n  {again}"), soft_wrap=True)
+        of_what = "the optimal cost without entropy" if "epsilon" in plan.facts else "the true value"
+        console.print(escape(f"An interval for {of_what}, and how right the plan is:\n  {again}"), soft_wrap=True)
+    if "epsilon" in plan.facts:
+        console.print(
+            escape(f"A table of the density:\n  {shlex.join(['torchspot', 'density', str(out)])}"), soft_wrap=True
+        )
 
 
 def _certify(plan: PushforwardPlan | PooledPlan, sources: list[Path], confidence: float) -> Certificate | None:
@@ -274,7 +283,9 @@ def _certify(plan: PushforwardPlan | PooledPlan, sources: list[Path], confidence
             return None
 
 
-def _draw_density(plan: PushforwardPlan | PooledPlan, grid: Grid, log_density: np.ndarray, file: Path) -> Path:
+def _draw_density(
+    plan: PushforwardPlan | PooledPlan, grid: Grid, log_density: np.ndarray, file: Path, data: Samples = ()
+) -> Path:
     x, y = grid.lines
     title = f"Density of the plan, cost {plan.cost}, ε = {plan.facts['epsilon']:g}"
-    return plot_density(x, y, np.exp(log_density).reshape(len(x), len(y)), file, title=title)
+    return plot_density(x, y, np.exp(log_density).reshape(len(x), len(y)), file, data=data, title=title)

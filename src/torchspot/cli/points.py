@@ -39,7 +39,8 @@ class Grid:
         lines = _around(drawn, text) if text.isdigit() else _between(text)
         if len(lines) != drawn.shape[1]:
             raise InvalidArgument(
-                f"--grid names {len(lines)} coordinates, and a joint sample of this plan has {drawn.shape[1]}."
+                f"--grid names {len(lines)} coordinates, and a joint sample of this plan has {drawn.shape[1]}. "
+                "Give low:high:points for each, with commas between."
             )
         points = math.prod(map(len, lines))
         if min(map(len, lines)) < 2 or points > _LARGEST:

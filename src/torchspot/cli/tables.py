@@ -50,7 +50,10 @@ def result_table(
 
 def _add_certificate(table: Table, certified: Certificate) -> None:
     law = {"population": "the laws behind the data", "samples": "the samples themselves"}[certified.target]
-    table.add_row("optimal cost", f"{certified.lower:.5g} to {certified.upper:.5g}  ({100 * certified.confidence:g} %)")
+    table.add_row(
+        "optimal cost" if certified.epsilon is None else "optimal cost without ε",
+        f"{certified.lower:.5g} to {certified.upper:.5g}  ({100 * certified.confidence:g} %)",
+    )
     if certified.lower_for_any_law is not None:
         table.add_row("    for any law at all", f"at least {certified.lower_for_any_law:.5g}")
     table.add_row("    between", law)

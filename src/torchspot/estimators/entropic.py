@@ -58,6 +58,8 @@ class EntropicSPOT(PushforwardEstimator):
     torch.Size([4])
     """
 
+    _slack = SLACK
+
     def __init__(
         self,
         *,
@@ -86,8 +88,6 @@ class EntropicSPOT(PushforwardEstimator):
         self.seed = seed
         self.engine = engine
         self.callbacks = callbacks
-
-    _slack = SLACK
 
     def log_density(self, *xs: Any) -> Values:
         """log p(x_1, …, x_m) of the fitted plan, one number for each row."""

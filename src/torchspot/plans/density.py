@@ -160,7 +160,7 @@ class DensityPlan(PushforwardPlan):
         ]
         if len({len(x) for x in points}) != 1:
             raise InvalidArgument(
-                f"a density is asked for row by row, and the arguments have {[len(x) for x in points]} rows."
+                f"row k of all arguments is a point, and they have {[len(x) for x in points]} rows. Give as many each."
             )
         return tuple(x.to(device) for x in points)
 
@@ -191,7 +191,8 @@ def _as_points(x: Any, shape: tuple[int, ...], name: str) -> Tensor:
         points = points[:, None]
     if tuple(points.shape[1:]) != shape or points.ndim == 0:
         raise InvalidArgument(
-            f"{name} must have shape (rows, {', '.join(map(str, shape))}), and has {tuple(points.shape)}."
+            f"{name} must have shape (rows, {', '.join(map(str, shape))}), and has {tuple(points.shape)}. "
+            "For one point put it into a list: [x]."
         )
     if not torch.isfinite(points).all():
         raise InvalidArgument(f"{name} holds numbers that are not finite.")
