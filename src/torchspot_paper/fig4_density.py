@@ -29,7 +29,6 @@ HIGH, HIGH_WIDTH, JUDGED = 8, 128, 20_000
 """Dimension of each marginal, units a layer, and samples that judge the density there."""
 SHOWN, THIN = 400, 5
 """Points of the unregularised plan, and every so many nodes of the grid, in the figure."""
-METRICS = ("kl", "l1", "correlation_error", "cost_error")
 COST = costs.squared_euclidean
 
 

@@ -4,6 +4,7 @@ __all__ = [
     "Call",
     "Outcome",
     "Row",
+    "Rows",
     "errors_of",
     "marginals_beside_noise",
     "paper_networks",
@@ -32,6 +33,9 @@ from torchspot.estimators.presets import Preset
 from torchspot.storage import replacing
 from torchspot.types import Engine, Plan
 from torchspot_paper.problems import Problem
+
+Rows = Sequence[dict[str, Any]]
+"""As they are stored."""
 
 Run = Callable[["Call", Any], list["Outcome"]]
 """One setting of an experiment."""

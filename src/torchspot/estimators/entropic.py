@@ -5,7 +5,6 @@ __all__ = ["EntropicSPOT"]
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import nn
 from torchspot import costs, latents
 from torchspot.errors import InvalidArgument
 from torchspot.estimators import presets
-from torchspot.estimators.networks import Builder, build_generator, density_start
+from torchspot.estimators.networks import Builder, build_generator, density_start, in_data_units
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem
 from torchspot.estimators.pushforward import Game, PushforwardEstimator
@@ -25,7 +24,7 @@ from torchspot.objectives.entropic import SLACK, Entropic, entropic_weights
 from torchspot.objectives.gaussian import GaussianPlan
 from torchspot.plans import DensityPlan
 from torchspot.random import Key, generator
-from torchspot.types import Callback, Cost, Engine, Estimate, Samples, Values
+from torchspot.types import Callback, Cost, Engine, Estimate, Values
 
 _COUPLED, _LARGEST = 16_384, 4096
 
@@ -39,8 +38,8 @@ class EntropicSPOT(PushforwardEstimator):
         generator: builder of a flow, `networks.ode.flow(width=…, solver=…)`.
         critics: builder of one module that takes the tuple of samples and gives one value a row for each, or a module.
         marginal_weight: η, one number or one for each marginal; by default from the slopes of cost and densities.
-        steps: generator steps; by default from the data's dimension.
-        batch_size: samples a step; by default from the data's dimension.
+        steps: generator steps; by default the preset's, 10 000.
+        batch_size: samples a step; by default the preset's, 1024.
         replicas: so many independent runs (weights, mini-batches and noise of their own), computed together.
         preset: how to train; `presets.entropic()` if None.
         seed: of everything random.
@@ -117,25 +116,17 @@ class EntropicSPOT(PushforwardEstimator):
         latent = latents.normal(dim)
         weights = self._given_weights(preset, problem)
         if weights is None:
-            coupled = _coupled(start, problem, self.seed)
+            z = torch.randn(_COUPLED, dim, generator=generator(Key(self.seed, "slopes")), dtype=torch.float64)
+            coupled = in_data_units(start, z, problem.units)
             weights = entropic_weights(self.cost, problem.probe, coupled=coupled, epsilon=epsilon)
-        game = partial(
-            self._transport,
-            networks=builder,
-            latent=latent,
-            weights=weights,
-            preset=preset,
-            problem=problem,
-            sizes=sizes,
-        )
         tried = build_generator(builder, Shapes(dim, problem.shapes), self.seed)
-        probes = _probes(tried, dim)
         return Game(
             latent=latent,
             weights=weights,
-            objective=lambda k: Entropic(game(k), epsilon),
+            networks=builder,
+            objective=lambda transport: Entropic(transport, epsilon),
             plan=DensityPlan.of_flow,
-            beside_z=probes,
+            beside_z=_probes(tried, dim),
             facts={"epsilon": epsilon, "flow": str(tried)},
         )
 
@@ -166,11 +157,3 @@ def _probes(network: nn.Module, dim: int) -> tuple[Probes, ...]:
             "Give generator=networks.ode.flow(width=…)."
         )
     return (Probes(dim, network.probes),) if network.probes else ()
-
-
-def _coupled(start: GaussianPlan, problem: Problem, seed: int) -> Samples:
-    """Tuples of the starting plan, in data units."""
-    units, sizes = problem.units, [math.prod(shape) for shape in problem.shapes]
-    z = torch.randn(_COUPLED, sum(sizes), generator=generator(Key(seed, "slopes")), dtype=torch.float64)
-    us = zip(start.sample(z, sizes), problem.shapes, strict=True)
-    return units.to_data(tuple(u.reshape(-1, *shape).to(units.scale) for u, shape in us))

@@ -1,12 +1,13 @@
 """The networks of a fit: the user's or the preset's, built from the seed and tried before training."""
 
-__all__ = ["Builder", "build_critics", "build_generator", "density_start", "moment_start"]
+__all__ = ["Builder", "build_critics", "build_generator", "density_start", "in_data_units", "moment_start"]
 
 import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchspot.errors import InvalidArgument
@@ -86,16 +87,19 @@ def density_start(cost: Cost, units: Units, probe: Samples, *, epsilon: float, s
     if len(covariances) == 2 and covariances[0].shape == covariances[1].shape and len(covariances[0]) <= _LARGEST:
         a, b = covariances
         plans.append(GaussianPlan.entropic(a, b, epsilon / float(units.scale) ** 2))
-    sizes = [len(c) for c in covariances]
-    z = torch.randn(_TRIED, sum(sizes), generator=generator(Key(seed, "start")), dtype=torch.float64)
+    total = sum(map(len, covariances))
+    z = torch.randn(_TRIED, total, generator=generator(Key(seed, "start")), dtype=torch.float64)
 
     def price(plan: GaussianPlan) -> float:
-        us = tuple(
-            u.reshape(-1, *x.shape[1:]).to(units.scale) for u, x in zip(plan.sample(z, sizes), probe, strict=True)
-        )
-        return float(cost(*units.to_data(us)).detach().mean()) - epsilon * plan.entropy
+        return float(cost(*in_data_units(plan, z, units)).detach().mean()) - epsilon * plan.entropy
 
     return min(plans, key=price)
+
+
+def in_data_units(plan: GaussianPlan, z: Float[Tensor, "batch total"], units: Units) -> Samples:
+    """Tuples of a plan of standardised samples, as the cost sees them."""
+    us = zip(plan.sample(z, [mean.numel() for mean in units.means]), units.means, strict=True)
+    return units.to_data(tuple(u.reshape(-1, *mean.shape).to(units.scale) for u, mean in us))
 
 
 def _build(builder: Builder | nn.Module, shapes: Shapes, key: Key) -> nn.Module:

@@ -26,7 +26,7 @@ from torchspot.latents import Latent
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes
 from torchspot.objectives.transport import SLACK, MarginalWeights, Objective, Transport
-from torchspot.plans import PooledPlan, PushforwardPlan
+from torchspot.plans import PooledPlan, PushforwardPlan, pooled
 from torchspot.random import Key
 from torchspot.training.callbacks import Divergence, History
 from torchspot.training.engine import choose_engine
@@ -55,8 +55,10 @@ class Game:
 
     latent: Latent
     weights: MarginalWeights
-    objective: Callable[[int], Objective]
-    """Of the replica with this number."""
+    networks: Builder | nn.Module
+    """Of the generator."""
+    objective: Callable[[Transport], Objective] = lambda transport: transport
+    """What is played, made of the game without anything more."""
     plan: Callable[..., PushforwardPlan] = PushforwardPlan
     """Made of the fields of a PushforwardPlan."""
     beside_z: tuple[Any, ...] = ()
@@ -126,29 +128,9 @@ class PushforwardEstimator(BaseEstimator, ABC):
         critics = tuple(run.critics(k) for k in range(run.replicas))
         self.critics_ = critics[0] if run.replicas == 1 else critics
         self.plans_: tuple[Any, ...] = run.plans()
-        self.plan_: Any = run.plan(self.plans_)
+        self.plan_: Any = pooled(self.plans_)
         self.distance_ = _distance(self.plan_)
         return self
-
-    def _transport(
-        self,
-        replica: int,
-        *,
-        networks: Builder | nn.Module,
-        latent: Latent,
-        weights: MarginalWeights,
-        preset: Preset,
-        problem: Problem,
-        sizes: Sizes,
-    ) -> Transport:
-        """The game of one replica, built from the seed."""
-        units, shapes = problem.units, Shapes(latent.dim, problem.shapes)
-        judges = mlp_critics(sizes.width, preset.critic_depth, preset.control) if self.critics is None else self.critics
-        device = units.scale.device
-        network = build_generator(networks, shapes, self.seed, replica).to(device, units.dtype)
-        critics = build_critics(judges, shapes, self.seed, replica).to(device, units.dtype)
-        eta = torch.tensor(weights.eta, dtype=units.dtype, device=device)
-        return Transport(InDataUnits(network, units), critics, self.cost, eta)
 
     def _given_weights(self, preset: Preset, problem: Problem) -> MarginalWeights | None:
         """η as the user or the preset gave it, if one did."""
@@ -177,7 +159,9 @@ def _prepare(
     problem.check_cost(estimator.cost)
     sizes = _sizes(estimator, preset, problem)
     game = estimator._game(preset, problem, sizes)
-    objectives = [game.objective(k) for k in range(replicas)]
+    usual = mlp_critics(sizes.width, preset.critic_depth, preset.control)
+    judges = usual if estimator.critics is None else estimator.critics
+    objectives = [_objective(estimator, problem, game, judges, replica=k) for k in range(replicas)]
     draws = _draws(problem, game, sizes.batch_size, estimator, engine)
     games = [_players(objective, preset, preset.rates(sizes.width), draws) for objective in objectives]
     training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps)
@@ -209,6 +193,18 @@ def _prepare(
         if hasattr(callback, "begin"):
             callback.begin(run)
     return run
+
+
+def _objective(
+    estimator: PushforwardEstimator, problem: Problem, game: Game, judges: Builder | nn.Module, *, replica: int
+) -> Objective:
+    """The game of one replica, built from the seed."""
+    units, shapes = problem.units, Shapes(game.latent.dim, problem.shapes)
+    device = units.scale.device
+    network = build_generator(game.networks, shapes, estimator.seed, replica).to(device, units.dtype)
+    critics = build_critics(judges, shapes, estimator.seed, replica).to(device, units.dtype)
+    eta = torch.tensor(game.weights.eta, dtype=units.dtype, device=device)
+    return game.objective(Transport(InDataUnits(network, units), critics, estimator.cost, eta))
 
 
 def _identity(

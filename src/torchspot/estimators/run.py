@@ -16,7 +16,7 @@ from torchspot.estimators.problem import Problem
 from torchspot.latents import Latent
 from torchspot.networks.generators import InDataUnits
 from torchspot.objectives.transport import MarginalWeights, Objective
-from torchspot.plans import PooledPlan, PushforwardPlan
+from torchspot.plans import PooledPlan, PushforwardPlan, pooled
 from torchspot.training.callbacks import Checkpoint, History
 from torchspot.training.checkpoint import load_checkpoint
 from torchspot.training.loop import Training, train
@@ -62,9 +62,7 @@ class Run:
 
     @torch.no_grad()
     def measure(self) -> Record:
-        """The objective's numbers and marginal errors of the averaged generator.
-
-        On noise and data that training never draws.
+        """The objective's numbers and marginal errors of the averaged generator, on what training never draws.
 
         With several replicas: the means, and what each of them has.
         """
@@ -80,10 +78,9 @@ class Run:
             record["runs"] = {"cost": costs_of_runs, "marginal_error": [max(run[len(names) :]) for run in runs]}
         return record
 
-    def plan(self, plans: tuple[PushforwardPlan, ...] | None = None) -> PushforwardPlan | PooledPlan:
+    def plan(self) -> PushforwardPlan | PooledPlan:
         """The plan as it stands, of all replicas together."""
-        plans = self.plans() if plans is None else plans
-        return plans[0] if self.replicas == 1 else PooledPlan(plans)
+        return pooled(self.plans())
 
     @property
     def lipschitz(self) -> tuple[float, ...]:

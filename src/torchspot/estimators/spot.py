@@ -3,7 +3,6 @@
 __all__ = ["SPOT"]
 
 from collections.abc import Sequence
-from functools import partial
 
 from torch import nn
 
@@ -94,16 +93,7 @@ class SPOT(PushforwardEstimator):
             plan = None if start is None else problem.coupled(start)
             weights = marginal_weights(self.cost, problem.probe, plan=plan)
         builder = _networks(preset, start, sizes.width) if self.generator is None else self.generator
-        game = partial(
-            self._transport,
-            networks=builder,
-            latent=latent,
-            weights=weights,
-            preset=preset,
-            problem=problem,
-            sizes=sizes,
-        )
-        return Game(latent, weights, game)
+        return Game(latent, weights, builder)
 
 
 def _default_latent(problem: Problem) -> Latent:

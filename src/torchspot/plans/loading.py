@@ -18,7 +18,7 @@ from torchspot.networks.ode import Flow
 from torchspot.networks.solvers import Dopri5
 from torchspot.networks.specification import from_spec
 from torchspot.plans.density import DensityPlan
-from torchspot.plans.pooled import PooledPlan
+from torchspot.plans.pooled import PooledPlan, pooled
 from torchspot.plans.pushforward import PushforwardPlan
 from torchspot.plans.saving import KIND, VERSION, plan_file
 from torchspot.types import Cost
@@ -50,7 +50,7 @@ def load(
             )
     try:
         plans = tuple(_from_state(state, run, generator, cost, latent) for run in state["runs"])
-        return plans[0] if len(plans) == 1 else PooledPlan(plans)
+        return pooled(plans)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError, OverflowError) as error:
         if generator is not None:
             raise InvalidArgument(f"{file} does not fit the generator that was given: {error}") from error

@@ -1,6 +1,6 @@
 """Several runs of one problem as one plan."""
 
-__all__ = ["PooledPlan"]
+__all__ = ["PooledPlan", "pooled"]
 
 import math
 import statistics
@@ -105,3 +105,8 @@ class PooledPlan:
     def save(self, path: str | Path) -> Path:
         """Writes one file with all runs (safetensors with JSON in its header), atomically."""
         return save(Path(path), self.plans)
+
+
+def pooled(plans: tuple[PushforwardPlan, ...]) -> PushforwardPlan | PooledPlan:
+    """Several runs as one plan; a single one as it is."""
+    return plans[0] if len(plans) == 1 else PooledPlan(plans)
