@@ -48,7 +48,7 @@ def section_5_1(
         critics = mlp_critics(width, 3, control or Orthogonal())(shapes, rng(2 * seed + 1))
         critics = critics.to(engine.device, engine.dtype)
         eta = torch.tensor([2.0, 2.0], device=engine.device, dtype=engine.dtype)
-        game = Transport(generator, critics, costs.euclidean, eta)
+        game = Transport(generator, critics, costs.euclidean, eta, (0, 1))
         return [
             Player(
                 "critics",
@@ -149,7 +149,7 @@ def flow(
         network = ode.flow(64, solver=solver)(shapes, rng(2 * seed))
         generator = InDataUnits(network, units).to(engine.device, engine.dtype)
         critics = mlp_critics(64, 3)(shapes, rng(2 * seed + 1)).to(engine.device, engine.dtype)
-        game = Entropic(Transport(generator, critics, costs.squared_euclidean, eta), 1.0)
+        game = Entropic(Transport(generator, critics, costs.squared_euclidean, eta, (0, 1)), 1.0)
         return [
             Player("critics", (critics,), optimizer(5e-3), draws[0], game.critic_loss, after_step=critics.after_step),
             Player("generator", (generator,), optimizer(2e-3), draws[1], game.generator_loss, averaging=0.998),

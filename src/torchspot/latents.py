@@ -1,8 +1,8 @@
 """The noise z that a generator starts from."""
 
-__all__ = ["Normal", "Uniform", "from_spec", "normal", "to_spec", "uniform"]
+__all__ = ["Anchored", "AnchoredDraws", "Latent", "Normal", "Uniform", "anchored", "from_spec", "normal", "to_spec", "uniform"]
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.errors import InvalidArgument
+from torchspot.types import Sampler
 
 
 class Latent(Protocol):
@@ -47,6 +48,78 @@ class Uniform:
         return torch.rand(size, self.dim, generator=generator, device=generator.device) * 2 - 1
 
 
+@dataclass(frozen=True)
+class Anchored:
+    """z = (a real sample of a marginal, Gaussian noise): that marginal is exact, and the others are its partners."""
+
+    noise_dim: int | None = None
+    """Numbers of noise: 0 makes the partner a function of the sample (a map); None decides by the data."""
+    at: tuple[int, ...] = (0,)
+    """The marginals that samples start from, counted from 0; of several, each starts its share of the samples."""
+
+    def __post_init__(self) -> None:
+        whole = all(isinstance(k, int) and not isinstance(k, bool) for k in self.at)
+        if not (self.at and whole and min(self.at) >= 0 and len(set(self.at)) == len(self.at)):
+            raise InvalidArgument(
+                f"anchored(at=…) takes the number of a marginal, from 0, or different numbers, and got {self.at!r}."
+            )
+        if self.noise_dim is not None and not (isinstance(self.noise_dim, int) and self.noise_dim >= 0):
+            raise InvalidArgument(
+                f"anchored(noise_dim=…) takes a whole number of at least 0, or None, and got {self.noise_dim!r}."
+            )
+
+
+@dataclass(frozen=True)
+class AnchoredDraws:
+    """Draws of an anchored latent: one row of each anchor's data, standardised as networks see it, then the noise."""
+
+    kind: Anchored
+    """With the noise decided."""
+    means: tuple[Tensor, ...] = field(compare=False)
+    """Of each anchor's marginal."""
+    scale: Tensor = field(compare=False)
+    dtype: torch.dtype
+    sources: tuple[Sampler, ...] = field(compare=False, default=())
+    """Of each anchor; none in a plan that was loaded without its data."""
+
+    @property
+    def noise_dim(self) -> int:
+        """Numbers of noise."""
+        return self.kind.noise_dim or 0
+
+    @property
+    def dim(self) -> int:
+        """Of z."""
+        return sum(mean.numel() for mean in self.means) + self.noise_dim
+
+    @property
+    def device(self) -> torch.device:
+        """Where z is drawn: on the host if any of the data is there."""
+        places = [source.device for source in self.sources]
+        return next((place for place in places if place.type == "cpu"), self.scale.device)
+
+    def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch latent"]:
+        if not self.sources:
+            raise InvalidArgument(
+                "this plan starts from real samples, and was loaded without them. "
+                "Load it with torchspot.load(path, source=X), X the data set it is anchored at."
+            )
+        drawn = [source.draw(size, _on(source.device, generator)).to(generator.device) for source in self.sources]
+        return self.of(tuple(drawn), self.noise(size, generator))
+
+    def of(self, xs: tuple[Tensor, ...], noise: Float[Tensor, "batch noise"]) -> Float[Tensor, "batch latent"]:
+        """z from samples of each anchor in data units, and noise."""
+        parts = [
+            ((x.to(mean.dtype) - mean.to(x.device)) / self.scale.to(x.device)).flatten(1).to(self.dtype)
+            for x, mean in zip(xs, self.means, strict=True)
+        ]
+        return torch.cat((*parts, noise.to(self.dtype)), dim=1)
+
+    def noise(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch noise"]:
+        """The part of z that is no data."""
+        return torch.randn(size, self.noise_dim, generator=generator, device=generator.device)
+
+
 def normal(dim: int) -> Normal:
     """Standard Gaussian noise of this dimension."""
     return Normal(dim)
@@ -57,17 +130,40 @@ def uniform(dim: int) -> Uniform:
     return Uniform(dim)
 
 
-def to_spec(latent: Latent) -> dict[str, Any] | None:
+def anchored(noise_dim: int | None = None, *, at: int | tuple[int, ...] = 0) -> Anchored:
+    """Real samples of a marginal and noise, so that the plan answers: where does *this* point go?
+
+    Args:
+        noise_dim: numbers of noise; 0 for a map. None takes none where a map can do, and some where rows repeat or
+            are far fewer than those of another marginal.
+        at: the marginal to start from, counted from 0; (0, 1) learns both directions at once.
+    """
+    return Anchored(noise_dim, at if isinstance(at, tuple) else (at,))
+
+
+def to_spec(latent: Any) -> dict[str, Any] | None:
     """Name and arguments of a library latent; None for one of the user's own."""
+    if isinstance(latent, AnchoredDraws):
+        return {"name": "anchored", "noise_dim": latent.noise_dim, "at": list(latent.kind.at)}
     for name, kind in _KINDS.items():
         if isinstance(latent, kind):
             return {"name": name, "dim": latent.dim}
     return None
 
 
-def from_spec(spec: dict[str, Any]) -> Latent:
+def from_spec(spec: dict[str, Any]) -> Latent | Anchored:
     """The latent that `to_spec` described; raises KeyError or ValueError for anything else."""
+    if spec["name"] == "anchored":
+        return Anchored(spec["noise_dim"], tuple(spec["at"]))
     return _KINDS[spec["name"]](spec["dim"])
+
+
+def _on(device: torch.device, generator: torch.Generator) -> torch.Generator:
+    """The generator, or one elsewhere that goes on from it."""
+    if device == generator.device:
+        return generator
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    return torch.Generator(device=device).manual_seed(seed)
 
 
 def _check(latent: Latent) -> None:

@@ -1,6 +1,6 @@
 """Problems whose answers are known: laws to draw from, the cost, and the optimal value."""
 
-__all__ = ["Points", "Problem", "dimension_problems", "gaussians", "sine"]
+__all__ = ["Points", "Problem", "dimension_problems", "gaussians", "map_problems", "sine"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -139,23 +139,48 @@ def _monotone(q: Points) -> Callable[[Points, Rng], Points]:
     return move
 
 
+@cache
+def map_problems(dim: int) -> dict[str, Problem]:
+    """Problems under the squared cost whose optimal plan is a map: a linear one and two that are not."""
+    hard = dimension_problems(dim)
+    return {"linear": _linear(dim, np.random.default_rng([dim, 1])), **{k: hard[k] for k in ("softmax", "monotone")}}
+
+
+def _linear(dim: int, law: Rng) -> Problem:
+    """Two Gaussians of different axes."""
+    root, affine, shift, bures = _axes(dim, law)
+
+    def base(n: int, rng: Rng) -> Points:
+        return rng.normal(size=(n, dim)) @ root
+
+    return Problem(
+        "linear", costs.squared_euclidean, base, lambda x, rng: x @ affine + shift, float(shift @ shift + bures)
+    )
+
+
 def _elliptical(dim: int, law: Rng) -> Problem:
     """Two elliptical t₅ laws of different axes: the optimal map is affine, as between Gaussians."""
+    root, affine, shift, bures = _axes(dim, law)
+
+    def base(n: int, rng: Rng) -> Points:
+        return rng.normal(size=(n, dim)) @ root / np.sqrt(rng.chisquare(5, size=(n, 1)) / 5)
+
+    def move(x: Points, rng: Rng) -> Points:
+        return x @ affine + shift
+
+    return Problem("elliptical", costs.squared_euclidean, base, move, float(shift @ shift + 5 / 3 * bures))
+
+
+def _axes(dim: int, law: Rng) -> tuple[Points, Points, Points, float]:
+    """The root of a covariance, the optimal matrix to a second one, a shift, and the squared Bures distance."""
     roots = [(q := _rotation(dim, law)) * law.uniform(0.5, 1.5, size=dim) @ q.T for _ in range(2)]
     shift = 2.0 * _directions(1, dim, law)[0]
     a, b = (root @ root for root in roots)
     middle = _root(roots[0] @ b @ roots[0])
     inverse = np.linalg.inv(roots[0])
     affine = inverse @ middle @ inverse
-    bures = np.trace(a) + np.trace(b) - 2 * np.trace(middle)
-
-    def base(n: int, rng: Rng) -> Points:
-        return rng.normal(size=(n, dim)) @ roots[0] / np.sqrt(rng.chisquare(5, size=(n, 1)) / 5)
-
-    def move(x: Points, rng: Rng) -> Points:
-        return x @ affine + shift
-
-    return Problem("elliptical", costs.squared_euclidean, base, move, float(shift @ shift + 5 / 3 * bures))
+    bures = float(np.trace(a) + np.trace(b) - 2 * np.trace(middle))
+    return roots[0], affine, shift, bures
 
 
 def _translation(dim: int, law: Rng) -> Problem:

@@ -1,12 +1,15 @@
 """Transport costs: functions of one batch of each marginal that give one number a row."""
 
 __all__ = [
+    "barycenter_weights",
+    "barycentric",
     "cosine",
     "euclidean",
     "from_spec",
     "is_metric",
     "known_lipschitz",
     "p_norm",
+    "pairs_of",
     "squared_embedding",
     "squared_euclidean",
     "sum_over_pairs",
@@ -15,6 +18,6 @@ __all__ = [
 
 from torchspot.costs.geometry import is_metric, squared_embedding
 from torchspot.costs.lipschitz import known_lipschitz
-from torchspot.costs.multimarginal import sum_over_pairs
+from torchspot.costs.multimarginal import barycenter_weights, barycentric, pairs_of, sum_over_pairs
 from torchspot.costs.pointwise import cosine, euclidean, p_norm, squared_euclidean
 from torchspot.costs.specification import from_spec, to_spec

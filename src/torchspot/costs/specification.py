@@ -4,7 +4,7 @@ __all__ = ["from_spec", "to_spec"]
 
 from typing import Any
 
-from torchspot.costs.multimarginal import SumOverPairs
+from torchspot.costs.multimarginal import Barycentric, SumOverPairs, barycentric
 from torchspot.costs.pointwise import Cosine, PNorm, SquaredEuclidean
 from torchspot.types import Cost
 
@@ -18,6 +18,8 @@ def to_spec(cost: Cost) -> dict[str, Any] | None:
             return {"name": "squared_euclidean"}
         case Cosine():
             return {"name": "cosine"}
+        case Barycentric(weights=weights):
+            return {"name": "barycentric", "weights": None if weights is None else list(weights)}
         case SumOverPairs(pair=pair) if not isinstance(pair, SumOverPairs):
             inner = to_spec(pair)
             return None if inner is None else {"name": "sum_over_pairs", "pair": inner}
@@ -33,6 +35,8 @@ def from_spec(spec: dict[str, Any]) -> Cost:
             return SquaredEuclidean()
         case {"name": "cosine"}:
             return Cosine()
+        case {"name": "barycentric", "weights": weights}:
+            return Barycentric(None if weights is None else barycentric(weights).weights)
         case {"name": "sum_over_pairs", "pair": {"name": name} as pair} if name != "sum_over_pairs":
             return SumOverPairs(from_spec(pair))
     raise KeyError(f"no library cost is called {spec!r}")

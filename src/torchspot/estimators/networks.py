@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchspot import costs
 from torchspot.errors import InvalidArgument
 from torchspot.latents import Latent, Normal
 from torchspot.networks.generators import Shapes, Units
@@ -62,10 +63,12 @@ def moment_start(cost: Cost, latent: Latent, units: Units, probe: Samples, *, se
     """
     shapes = {tuple(x.shape[1:]) for x in probe}
     size = probe[0][0].numel()
-    if len(shapes) > 1 or probe[0].ndim != 2 or not isinstance(latent, Normal) or not size <= min(latent.dim, _LARGEST):
+    from torchspot.latents import AnchoredDraws
+    if len(shapes) > 1 or probe[0].ndim != 2 or not isinstance(latent, Normal | AnchoredDraws) or not size <= min(latent.dim, _LARGEST):
         return None
     standard = [u.double().cpu() for u in units.from_data(probe)]
-    plan = AffinePlan.between(standard)
+    pairs = costs.pairs_of(cost, len(standard))
+    plan = AffinePlan.between(standard, None if pairs is None else pairs.weights)
     z = torch.randn(len(standard), _TRIED, size, generator=generator(Key(seed, "start")), dtype=torch.float64)
 
     def price(zs: Samples) -> float:

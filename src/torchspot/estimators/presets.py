@@ -47,7 +47,9 @@ class Preset:
     averaging: float
     """Decay of the exponential average of the generator that becomes the plan; 0 takes the last iterate."""
     critic_steps: int
-    """Steps of the critics before each step of the generator."""
+    """Steps of the critics before each turn of the generator."""
+    generator_steps: int
+    """Steps of the generator in its turn."""
     control: Control
     """What keeps the critics Lipschitz."""
     marginal_weight: float | None
@@ -80,7 +82,7 @@ class Preset:
             raise InvalidArgument(f"rise must be at least 0 and below 1, and is {self.rise}.")
         if self.warm_start and not self.standardise:
             raise InvalidArgument("warm_start needs standardise=True. Set warm_start=False to take the data as it is.")
-        for name in ("critic_steps", "width", "generator_depth", "critic_depth", "batch_size", "steps"):
+        for name in ("critic_steps", "generator_steps", "width", "generator_depth", "critic_depth", "batch_size", "steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidArgument(f"{name} must be at least 1, and is {value}.")
@@ -117,6 +119,7 @@ def default(learning_rate: float = _FULL_RATE) -> Preset:
         rise=0.1,
         averaging=0.999,
         critic_steps=1,
+        generator_steps=1,
         control=Orthogonal(),
         marginal_weight=None,
         width=None,
@@ -153,6 +156,7 @@ def paper(learning_rate: float = 1e-3) -> Preset:
         rise=0.0,
         averaging=0.0,
         critic_steps=5,
+        generator_steps=1,
         control=SpectralNorm(),
         marginal_weight=1e4,
         width=8,

@@ -61,10 +61,16 @@ class Game:
     """What is played, made of the game without anything more."""
     plan: Callable[..., PushforwardPlan] = PushforwardPlan
     """Made of the fields of a PushforwardPlan."""
+    held: tuple[int, ...] | None = None
+    """The marginals that need critics; None: all of them."""
     beside_z: tuple[Any, ...] = ()
     """Samplers of what the generator's loss takes beside z."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the plan says of the method, and what must be the same for a run to be resumed."""
+
+    def held_of(self, problem: Problem) -> tuple[int, ...]:
+        """The marginals that critics hold to the data."""
+        return tuple(range(len(problem.shapes))) if self.held is None else self.held
 
 
 class PushforwardEstimator(BaseEstimator, ABC):
@@ -202,9 +208,11 @@ def _objective(
     units, shapes = problem.units, Shapes(game.latent.dim, problem.shapes)
     device = units.scale.device
     network = build_generator(game.networks, shapes, estimator.seed, replica).to(device, units.dtype)
-    critics = build_critics(judges, shapes, estimator.seed, replica).to(device, units.dtype)
+    held = game.held_of(problem)
+    judged = Shapes(game.latent.dim, tuple(problem.shapes[k] for k in held))
+    critics = build_critics(judges, judged, estimator.seed, replica).to(device, units.dtype)
     eta = torch.tensor(game.weights.eta, dtype=units.dtype, device=device)
-    return game.objective(Transport(InDataUnits(network, units), critics, estimator.cost, eta))
+    return game.objective(Transport(InDataUnits(network, units), critics, estimator.cost, eta, held))
 
 
 def _identity(
@@ -268,7 +276,7 @@ def _draws(
 ) -> tuple[Draw, Draw]:
     """What the critics draw (z and data) and what the generator draws (noise)."""
     noise = _noise(game, size, engine)
-    data = [Stream(sampler, size, problem.units.data_dtype) for sampler in problem.samplers]
+    data = [Stream(problem.samplers[k], size, problem.units.data_dtype) for k in game.held_of(problem)]
     replicas = None if estimator.replicas == 1 else int(estimator.replicas)
 
     def draw(role: str, *streams: Stream) -> Draw:
@@ -296,6 +304,7 @@ def _players(
         optimizer=preset.optimizer(rates[0], preset.betas, rising),
         draw=draws[1],
         loss=objective.generator_loss,
+        repeats=lambda step: preset.generator_steps,
         averaging=preset.averaging,
     )
     return [critics, mover]

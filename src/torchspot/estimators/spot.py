@@ -12,10 +12,11 @@ from torchspot.estimators.networks import Builder, moment_start
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem
 from torchspot.estimators.pushforward import Game, PushforwardEstimator
-from torchspot.latents import Latent
+from torchspot.estimators.anchoring import anchored_networks, bound
+from torchspot.latents import Anchored, AnchoredDraws, Latent
 from torchspot.networks.generators import around_affine, separate
 from torchspot.objectives.gaussian import AffinePlan
-from torchspot.objectives.transport import marginal_weights
+from torchspot.objectives.transport import ANCHORED_SLACK, SLACK, marginal_weights
 from torchspot.types import Callback, Cost, Engine
 
 _LATENT_OF_IMAGES = 100
@@ -85,13 +86,20 @@ class SPOT(PushforwardEstimator):
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
         latent = _default_latent(problem) if self.latent is None else self.latent
-        start = None
-        if preset.warm_start and self.generator is None:
-            start = moment_start(self.cost, latent, problem.units, problem.probe, seed=self.seed)
+        if isinstance(latent, Anchored):
+            latent = bound(latent, problem)
+        near = moment_start(self.cost, latent, problem.units, problem.probe, seed=self.seed)
+        start = near if preset.warm_start else None
         weights = self._given_weights(preset, problem)
         if weights is None:
-            plan = None if start is None else problem.coupled(start)
-            weights = marginal_weights(self.cost, problem.probe, plan=plan)
+            plan = None if near is None else problem.coupled(near)
+            slack = ANCHORED_SLACK if isinstance(latent, AnchoredDraws) else SLACK
+            weights = marginal_weights(self.cost, problem.probe, plan=plan, slack=slack)
+        if isinstance(latent, AnchoredDraws):
+            at = latent.kind.at
+            held = tuple(k for k in range(len(problem.shapes)) if (k,) != at)
+            builder = anchored_networks(latent.kind, self.generator, preset, start, sizes.width)
+            return Game(latent, weights, builder, held=held)
         builder = _networks(preset, start, sizes.width) if self.generator is None else self.generator
         return Game(latent, weights, builder)
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot import costs
-from torchspot.costs.multimarginal import SumOverPairs
+from torchspot.costs.multimarginal import Pairs
 from torchspot.costs.pointwise import PNorm, SquaredEuclidean
 from torchspot.evaluation.fitted import learned_cones, orthogonal_network, strongly_convex_network
 from torchspot.exact import Coupling, by_pot, c_transform, couple, matched
@@ -90,24 +90,25 @@ def _ceiling(cost: Cost, few: Samples) -> float:
 def _candidates(cost: Cost, fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
     """From the cheapest to the dearest."""
     embed = _features(cost)
-    if isinstance(cost, SumOverPairs):
-        yield from _of_pairs(cost.pair, fit, choose, seed)
+    pairs = None if costs.is_metric(cost) else costs.pairs_of(cost, len(fit))
+    if pairs is not None and pairs.pair is not cost:
+        yield from _of_pairs(pairs, fit, choose, seed)
     elif costs.is_metric(cost):
         yield from _of_metric(cost, fit, seed)
     elif embed is not None:
         yield from _of_squares(embed, fit, choose, seed)
 
 
-def _of_pairs(pair: Cost, fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
-    """Σ_{i<j} c(x_i, x_j): sums of potentials of the pairs; for squared distances quadratic ones of all together."""
-    embed = _features(pair)
+def _of_pairs(pairs: Pairs, fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
+    """Σ_{i<j} w_i w_j c(x_i, x_j): sums of potentials of pairs; for squared distances quadratic ones of all together."""
+    embed = _features(pairs.pair)
     if embed is not None and embed(fit[0][:1]).shape[1] <= _DENSE_DIM:
-        yield quadratic(embed, fit)
+        yield quadratic(embed, fit, pairs)
     places = list(combinations(range(len(fit)), 2))
-    found = [fit_potentials(pair, (fit[i], fit[j]), (choose[i], choose[j]), seed=seed) for i, j in places]
+    found = [fit_potentials(pairs.pair, (fit[i], fit[j]), (choose[i], choose[j]), seed=seed) for i, j in places]
     known = [one for one in found if one is not None]
     if len(known) == len(places):
-        yield _summed(known, len(fit))
+        yield _summed(known, pairs)
 
 
 def _of_metric(cost: Cost, fit: Samples, seed: int) -> Iterator[Potentials]:
@@ -124,7 +125,7 @@ def _of_squares(embed: Callable[[Tensor], Points], fit: Samples, choose: Samples
     features, judges = (tuple(map(embed, xs)) for xs in (fit, choose))
     dim = features[0].shape[1]
     if dim <= _DENSE_DIM:
-        yield quadratic(embed, fit)
+        yield quadratic(embed, fit, Pairs(SquaredEuclidean(), (0.5, 0.5), 4.0))
     else:
         yield _from_distance(linear(costs.euclidean, features), judges, embed)
     if dim <= _LOW_DIM:
@@ -207,29 +208,28 @@ def _from_distance(of_distance: Potentials, judges: Samples, embed: Callable[[Te
     return _embedded(Potentials(f"the square of a bound of the distance ({of_distance.name})", values), embed)
 
 
-def quadratic(embed: Callable[[Tensor], Points], xs: Samples) -> Potentials:
-    """For Σ_{i<j} ‖x_i − x_j‖², quadratic functions: exact for Gaussians, a bound for any laws.
+def quadratic(embed: Callable[[Tensor], Points], xs: Samples, pairs: Pairs) -> Potentials:
+    """For s Σ_{i<j} w_i w_j ‖x_i − x_j‖², quadratic functions: exact for Gaussians, a bound for any laws.
 
-    With a_i the means, ā theirs, S the barycenter of the covariances, T_i the maps from S to them (so that
-    Σ T_i = m I), and x_i = a_i + u_i:
+    With a_i the means, ā = Σ w_i a_i, S the barycenter of the covariances, T_i the maps from S to them (so that
+    Σ w_i T_i = I), and x_i = a_i + u_i:
 
-        u_i(x_i) = Σ_{j<k} ‖a_j − a_k‖² / m + 2m ⟨a_i − ā, u_i⟩ + m (‖u_i‖² − u_iᵀT_i⁻¹u_i).
+        u_i(x_i) = s w_i (‖a_i − ā‖² + 2 ⟨a_i − ā, u_i⟩ + ‖u_i‖² − u_iᵀT_i⁻¹u_i).
 
     Reference: "Barycenters in the Wasserstein space", M. Agueh and G. Carlier, 2011; for two marginals "On a formula
     for the L2 Wasserstein metric between measures on Euclidean and Hilbert spaces", M. Gelbrich, 1990.
     """
-    m = len(xs)
     features = list(map(embed, xs))
     means = torch.stack([x.mean(0) for x in features])
-    inverses = [torch.linalg.inv(t) for t in barycentric_maps([invertible_covariance(x) for x in features])]
-    apart = sum(float((a - b).square().sum()) for a, b in combinations(means, 2)) / m
-    centre = means.mean(0)
+    maps = barycentric_maps([invertible_covariance(x) for x in features], pairs.weights)
+    inverses = [torch.linalg.inv(t) for t in maps]
+    shifts = means - torch.tensor(pairs.weights, dtype=means.dtype) @ means
 
     def values(points: Samples) -> tuple[Values, ...]:
         us = [embed(x) - mean for x, mean in zip(points, means, strict=True)]
         return tuple(
-            apart + 2 * m * u @ (mean - centre) + m * (u.square().sum(1) - ((u @ inverse) * u).sum(1))
-            for u, mean, inverse in zip(us, means, inverses, strict=True)
+            pairs.scale * w * ((u + shift).square().sum(1) - ((u @ inverse) * u).sum(1))
+            for w, u, shift, inverse in zip(pairs.weights, us, shifts, inverses, strict=True)
         )
 
     return Potentials("means and covariances", values)
@@ -323,18 +323,20 @@ def _swapped(inside: Potentials) -> Potentials:
     return Potentials(inside.name, lambda points: inside.values(points[::-1])[::-1], inside.opposite)
 
 
-def _summed(pairs: Sequence[Potentials], marginals: int) -> Potentials:
-    """Σ_{i<j} c(x_i, x_j) ≥ Σ_i Σ_{j≠i} u_ij(x_i)."""
-    places = list(combinations(range(marginals), 2))
+def _summed(found: Sequence[Potentials], pairs: Pairs) -> Potentials:
+    """s Σ_{i<j} w_i w_j c(x_i, x_j) ≥ Σ_i Σ_{j≠i} s w_i w_j u_ij(x_i)."""
+    w = pairs.weights
+    places = list(combinations(range(len(w)), 2))
 
     def values(points: Samples) -> tuple[Values, ...]:
         sums = [torch.zeros(len(x), dtype=torch.float64) for x in points]
-        for (i, j), pair in zip(places, pairs, strict=True):
+        for (i, j), pair in zip(places, found, strict=True):
             u, v = pair.values((points[i], points[j]))
-            sums[i], sums[j] = sums[i] + u, sums[j] + v
+            weight = pairs.scale * w[i] * w[j]
+            sums[i], sums[j] = sums[i] + weight * u, sums[j] + weight * v
         return tuple(sums)
 
-    return Potentials("each pair by itself: " + "; ".join(sorted({pair.name for pair in pairs})), values)
+    return Potentials("each pair by itself: " + "; ".join(sorted({pair.name for pair in found})), values)
 
 
 def _some(xs: Samples) -> Samples:

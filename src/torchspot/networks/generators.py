@@ -37,6 +37,11 @@ class Shapes:
         """Numbers in one sample of each marginal."""
         return tuple(math.prod(shape) for shape in self.marginals)
 
+    def beside(self, anchor: int, noise: int) -> "Shapes":
+        """Those of a network from a sample of one marginal, and noise, to the other marginals."""
+        others = self.marginals[:anchor] + self.marginals[anchor + 1 :]
+        return Shapes(self.sizes[anchor] + noise, others)
+
     def parted(self, rows: Sequence[Float[Tensor, "batch numbers"]]) -> Samples:
         """Rows of numbers as samples of each marginal; numbers that fill up a row are left out."""
         return tuple(
@@ -170,9 +175,10 @@ class Units(nn.Module):
         data = self.data_dtype
         return tuple(torch.addcmul(mean, u.to(data), self.scale) for mean, u in zip(self.means, us, strict=True))
 
-    def from_data(self, xs: Samples) -> Samples:
-        """u_i = (x_i − mean_i) / s, in the dtype of the networks."""
-        return tuple(((x - mean) / self.scale).to(self.dtype) for mean, x in zip(self.means, xs, strict=True))
+    def from_data(self, xs: Samples, marginals: Sequence[int] | None = None) -> Samples:
+        """u_i = (x_i − mean_i) / s, in the dtype of the networks; of all marginals, or of those with these numbers."""
+        means = self.means if marginals is None else [self.means[k] for k in marginals]
+        return tuple(((x - mean) / self.scale).to(self.dtype) for mean, x in zip(means, xs, strict=True))
 
     def log_density(self, log_p: Values) -> Values:
         """Of joint samples in data units, from that of standardised ones: log p(x) = log p(u) − dim log s."""

@@ -132,6 +132,22 @@ class Clipping:
                 tensor.copy_(tensor.clamp(-self.bound, self.bound))
 
 
+@dataclass(frozen=True)
+class Free:
+    """No control at all: potentials of any steepness, for generators that hold a marginal exactly."""
+
+    act: str = "leaky"
+
+    def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
+        return _ClippedLinear(inputs, outputs, rng)
+
+    def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
+        return {"leaky": leaky, "silu": nn.SiLU, "relu": nn.ReLU, "softplus": nn.Softplus}[self.act]()
+
+    def after_step(self, layers: Sequence[Layer]) -> None:
+        """Nothing."""
+
+
 class HalfAbsolute(nn.Module):
     """(a, b) ↦ (|a + β|, b), half of the units each. 1-Lipschitz, keeps the gradient's norm.
 

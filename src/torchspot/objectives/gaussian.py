@@ -3,6 +3,7 @@
 __all__ = [
     "AffinePlan",
     "GaussianPlan",
+    "barycenter_of",
     "barycentric_maps",
     "entropic_coupling",
     "invertible_covariance",
@@ -39,43 +40,50 @@ def optimal_map(a: Matrix, b: Matrix) -> Matrix:
     return _symmetric(back @ _root(root @ b @ root) @ back)
 
 
-def barycentric_maps(covariances: Sequence[Matrix]) -> list[Matrix]:
-    """The maps T_i from the barycenter S of the covariances to each, Σ_i T_i ≤ m I.
+def barycentric_maps(covariances: Sequence[Matrix], weights: Sequence[float]) -> list[Matrix]:
+    """The maps T_i from the barycenter S of the covariances to each, Σ_i w_i T_i ≤ I, for weights w that sum to 1.
 
-    Two: T_1⁻¹ = (I + T) / 2 with T the map from the first to the second, and T_2⁻¹ = (I + T⁻¹) / 2. More: S by the
-    fixed point S ← S^−½ ((1/m) Σ_i (S^½ Σ_i S^½)^½)² S^−½. In the end all are divided by what they exceed m I by, as
-    the inequality is all that bounds need.
+    Two: T_1⁻¹ = w_1 I + w_2 T with T the map from the first to the second, and T_2⁻¹ = w_2 I + w_1 T⁻¹. More: S by
+    `barycenter_of`. In the end all are divided by what they exceed I by, as the inequality is all that bounds need.
     """
-    m, identity = len(covariances), torch.eye(len(covariances[0]), dtype=covariances[0].dtype)
-    if m == 2:
-        forth = optimal_map(*covariances)
-        maps = [2 * torch.linalg.inv(identity + t) for t in (forth, torch.linalg.inv(forth))]
+    identity = torch.eye(len(covariances[0]), dtype=covariances[0].dtype)
+    if len(covariances) == 2:
+        forth, (a, b) = optimal_map(*covariances), weights
+        maps = [torch.linalg.inv(a * identity + b * forth), torch.linalg.inv(b * identity + a * torch.linalg.inv(forth))]
     else:
-        s = _barycenter(covariances)
+        s = barycenter_of(covariances, weights)
         maps = [optimal_map(s, c) for c in covariances]
-    largest = torch.linalg.eigvalsh(_symmetric(torch.stack(maps).mean(0))).max()
+    largest = torch.linalg.eigvalsh(_symmetric(_mean(maps, weights))).max()
     return [_symmetric(t) / largest for t in maps]
 
 
 @dataclass(frozen=True)
 class AffinePlan:
-    """(A_1 z, …, A_m z), z ~ N(0, I): the optimal plan of centred Gaussians under Σ‖x_i − x_j‖²."""
+    """(A_1 z, …, A_m z), z ~ N(0, I): the optimal plan of centred Gaussians under Σ w_i w_j ‖x_i − x_j‖²."""
 
     matrices: tuple[Matrix, ...]
 
     @classmethod
-    def between(cls, xs: Sequence[Float[Tensor, "batch dim"]]) -> "AffinePlan":
+    def between(
+        cls, xs: Sequence[Float[Tensor, "batch dim"]], weights: Sequence[float] | None = None
+    ) -> "AffinePlan":
         """Gaussians with the covariances Σ_i of these samples: A_i = T_i S^½, T_i the map from S to Σ_i.
 
-        S is the barycenter of the covariances, or of two just the first.
+        S is the barycenter of the covariances, or of two just the first. Without weights all count alike.
         """
         covariances = [invertible_covariance(x) for x in xs]
-        s = covariances[0] if len(covariances) == 2 else _barycenter(covariances)
+        weights = [1 / len(xs)] * len(xs) if weights is None else weights
+        s = covariances[0] if len(covariances) == 2 else barycenter_of(covariances, weights)
         return cls(tuple(optimal_map(s, c) @ _root(s) for c in covariances))
 
     def __call__(self, zs: Sequence[Float[Tensor, "batch dim"]]) -> tuple[Float[Tensor, "batch dim"], ...]:
         """A_i z_i, for one z each."""
         return tuple(z @ a.mT for z, a in zip(zs, self.matrices, strict=True))
+
+    def maps_from(self, k: int) -> tuple[Matrix, ...]:
+        """The matrices A_j A_k⁻¹ that take marginal k to each of the others."""
+        back = torch.linalg.inv(self.matrices[k])
+        return tuple(a @ back for j, a in enumerate(self.matrices) if j != k)
 
     def partners(self, x: Float[Tensor, "batch dim"]) -> tuple[Float[Tensor, "batch dim"], ...]:
         """These samples of the first marginal, and what the plan pairs them with."""
@@ -124,16 +132,22 @@ class GaussianPlan:
         return torch.split(z @ self.root.mT, list(sizes), dim=1)
 
 
-def _barycenter(covariances: Sequence[Matrix]) -> Matrix:
-    s = torch.stack(list(covariances)).mean(0)
+def barycenter_of(covariances: Sequence[Matrix], weights: Sequence[float]) -> Matrix:
+    """The covariance of the barycenter of Gaussians: S ← S^−½ (Σ_i w_i (S^½ Σ_i S^½)^½)² S^−½ until it stays."""
+    s = _mean(covariances, weights)
     for _ in range(_ITERATIONS):
         root = _root(s)
         back = torch.linalg.inv(root)
-        mean = torch.stack([_root(root @ c @ root) for c in covariances]).mean(0)
+        mean = _mean([_root(root @ c @ root) for c in covariances], weights)
         before, s = s, _symmetric(back @ mean @ mean @ back)
         if float((s - before).norm()) <= _CONVERGED * float(s.norm()):
             break
     return s
+
+
+def _mean(matrices: Sequence[Matrix], weights: Sequence[float]) -> Matrix:
+    """Σ_i w_i M_i."""
+    return sum((w * m for w, m in zip(weights, matrices, strict=True)), start=torch.zeros_like(matrices[0]))
 
 
 def _root(matrix: Matrix) -> Matrix:

@@ -16,9 +16,9 @@ from torchspot.exact import matched
 from torchspot.networks.generators import InDataUnits
 from torchspot.types import Cost, Samples
 
-_MATCHED, _PAIRED, _FEW = 1024, 4096, 8
-SLACK = 3.0
-"""η_i over L_i."""
+_MATCHED, _PAIRED, _FEW, _AT_MOST = 1024, 4096, 8, 3.0
+SLACK, ANCHORED_SLACK = 3.0, 2.0
+"""η_i over L_i; smaller where a marginal is exact and critics hold only the others."""
 
 
 class Objective(Protocol):
@@ -59,15 +59,17 @@ class Transport:
     critics: nn.Module
     cost: Cost
     eta: Float[Tensor, " marginals"]
+    held: tuple[int, ...]
+    """The marginals that critics hold to the data; the others are the data."""
 
     names: ClassVar[tuple[str, ...]] = ("cost", "objective")
 
     def critic_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
-        """Σ_i (mean λ_i(x_i) − mean λ_i(G_i(z))), for batch = (z, x_1, …, x_m). η and s only scale it: left out."""
+        """Σ_i (mean λ_i(x_i) − mean λ_i(G_i(z))), for batch = (z, x_i, …), i held. η and s only scale it: left out."""
         z, *xs = batch
         with torch.no_grad():
-            fake = self.generator.standardised(z)
-        real = self.generator.units.from_data(tuple(xs))
+            fake = self._held(self.generator.standardised(z))
+        real = self.generator.units.from_data(tuple(xs), self.held)
         both = self.critics(tuple(torch.cat(pair) for pair in zip(real, fake, strict=True)))
         on_real, on_fake = torch.stack(both).view(len(both), 2, -1).unbind(1)  # each (marginals, batch)
         return (on_real - on_fake).sum() / len(z)
@@ -83,7 +85,7 @@ class Transport:
 
     def price(self, us: Samples) -> Float[Tensor, ""]:
         """What the generator pays for these standardised samples: mean c + Σ_i η_i mean λ_i."""
-        pull = torch.stack(self.critics(us)).mean(1)  # (marginals,)
+        pull = torch.stack(self.critics(self._held(us))).mean(1)  # (marginals held,)
         return self.cost(*self.generator.units.to_data(us)).mean() + self._weighted(pull)
 
     def judged(self, generator: InDataUnits, batch: tuple[Tensor, ...], real: Samples) -> tuple[Samples, Tensor]:
@@ -94,11 +96,15 @@ class Transport:
 
     def gap(self, fake: Samples, real: Samples) -> Float[Tensor, ""]:
         """Σ_i η_i (mean λ_i(G_i(z)) − mean λ_i(x_i)), of standardised samples: what critics add to the objective J."""
-        values = zip(self.critics(fake), self.critics(real), strict=True)
+        values = zip(self.critics(self._held(fake)), self.critics(self._held(real)), strict=True)
         return self._weighted(torch.stack([a.mean() - b.mean() for a, b in values]))
 
-    def _weighted(self, means: Float[Tensor, " marginals"]) -> Float[Tensor, ""]:
-        return (means * self.eta).sum() * self.generator.units.scale
+    def _weighted(self, means: Float[Tensor, " held"]) -> Float[Tensor, ""]:
+        eta = torch.stack([self.eta[k] for k in self.held])
+        return (means * eta).sum() * self.generator.units.scale
+
+    def _held(self, us: Samples) -> Samples:
+        return tuple(us[k] for k in self.held)
 
 
 @dataclass(frozen=True)
@@ -114,28 +120,30 @@ class MarginalWeights:
     """η_i over L_i, for those who want L where η was given."""
 
 
-def marginal_weights(cost: Cost, xs: Samples, plan: Samples | None = None) -> MarginalWeights:
-    """η_i = 3 L_i: the penalty is exact for η_i > L_i, and critics that find only a part of W1 need some slack.
+def marginal_weights(
+    cost: Cost, xs: Samples, plan: Samples | None = None, *, slack: float = SLACK
+) -> MarginalWeights:
+    """η_i = slack · L_i: the penalty is exact for η_i > L_i, and critics that find only a part of W1 need some slack.
 
     L_i is what the cost states, else the 99 % quantile of ‖∇_i c‖ over 1024 points of each marginal (512 for more than
-    two), matched to tuples of least cost. In more than 8 dimensions a few points lie far from each other, and matched
-    tuples are too far apart, up to three times in 64. There, if a plan is given that may be near the optimal one, the
-    quantile over its tuples counts, but at least a third of the other: η_i never falls below what was matched.
+    two), matched to tuples of least cost. In more than 8 dimensions (of all marginals but one) a few points lie far
+    from each other, and matched tuples are too far apart, up to three times in 64. There, if a plan is given that may
+    be near the optimal one, the quantile over its tuples counts, but at least a third of the other.
     """
     known = [known_lipschitz(cost, x[0].numel(), len(xs)) for x in xs]
     if all(value is not None for value in known):
         lipschitz, source = tuple(float(value) for value in known if value is not None), "known"
     else:
         lipschitz, source = steepness(cost, _matched(cost, xs), 0.99), "estimated"
-        if plan is not None and max(x[0].numel() for x in xs) > _FEW:
+        if plan is not None and max(x[0].numel() for x in xs) * (len(xs) - 1) > _FEW:
             beside = steepness(cost, tuple(x[:_PAIRED] for x in plan), 0.99)
-            lipschitz = tuple(min(a, max(b, a / SLACK)) for a, b in zip(lipschitz, beside, strict=True))
+            lipschitz = tuple(min(a, max(b, a / _AT_MOST)) for a, b in zip(lipschitz, beside, strict=True))
     if not all(math.isfinite(value) and value > 0 for value in lipschitz):
         raise InvalidArgument(
             f"the cost's gradient on the data gives no Lipschitz constant (it came out as {lipschitz}). "
             "Give the weights of the marginals yourself: SPOT(marginal_weight=…)."
         )
-    return MarginalWeights(tuple(SLACK * value for value in lipschitz), lipschitz, source)
+    return MarginalWeights(tuple(slack * value for value in lipschitz), lipschitz, source, slack)
 
 
 def _matched(cost: Cost, xs: Samples) -> Samples:

@@ -1,0 +1,174 @@
+"""Problems of three and more marginals whose answers are known, or found by exact transport of points."""
+
+__all__ = ["TupleProblem", "bent", "discrete", "gaussians", "mixtures"]
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
+
+from torchspot import costs
+from torchspot.exact import by_pot, matched
+from torchspot.types import Cost
+from torchspot_paper.problems import Points, Rng
+
+_PAIRS = costs.sum_over_pairs(costs.squared_euclidean)
+_BLOCK, _BLOCKS, _SWEEPS, _STARTS = 2048, 4, 20, 3
+
+
+@dataclass(frozen=True)
+class TupleProblem:
+    """Several laws, what is known of their optimal plan, and of its barycenter."""
+
+    name: str
+    cost: Cost
+    draw: Callable[[int, Rng], tuple[Points, ...]]
+    """n samples of each marginal, unpaired."""
+    solve: Callable[[], float]
+    """The optimal cost."""
+    barycenter: Callable[[], tuple[Points, Points]] | None = None
+    """Mean and covariance of the barycenter, where they are known."""
+
+    def sample(self, n: int, seed: int) -> tuple[Points, ...]:
+        """n samples of each marginal, unpaired."""
+        return self.draw(n, np.random.default_rng([seed, 1]))
+
+    @cached_property
+    def value(self) -> float:
+        """The optimal cost."""
+        return self.solve()
+
+
+def gaussians(m: int, dim: int, weights: Sequence[float] | None = None) -> TupleProblem:
+    """m Gaussians with axes of their own. The barycenter S is the fixed point of S = Σ w_i (S^½ Σ_i S^½)^½.
+
+    The optimal cost is Σ w_i (‖m_i − m̄‖² + tr Σ_i + tr S − 2 tr (S^½ Σ_i S^½)^½), times m² for the sum over pairs.
+    """
+    law = np.random.default_rng([m, dim])
+    means = law.normal(size=(m, dim))
+    roots = [(q := _rotation(dim, law)) * law.uniform(0.4, 1.6, size=dim) @ q.T for _ in range(m)]
+    w = np.full(m, 1 / m) if weights is None else np.asarray(weights) / np.sum(weights)
+    covariances = [root @ root for root in roots]
+    s = _fixed_point(covariances, w)
+    centre = w @ means
+
+    def value() -> float:
+        half = _root(s)
+        bures = [np.trace(c) + np.trace(s) - 2 * np.trace(_root(half @ c @ half)) for c in covariances]
+        total = float(w @ (np.square(means - centre).sum(1) + np.array(bures)))
+        return total * (m * m if weights is None else 1)
+
+    def draw(n: int, rng: Rng) -> tuple[Points, ...]:
+        return tuple(rng.normal(size=(n, dim)) @ root + mean for root, mean in zip(roots, means, strict=True))
+
+    cost = _PAIRS if weights is None else costs.barycentric(weights)
+    return TupleProblem("gaussians", cost, draw, value, lambda: (centre, s))
+
+
+def bent(dim: int, m: int = 3) -> TupleProblem:
+    """T_i(x) = Q t_i(Qᵀx) of a mixture x, t_ik(s) = s + b_ik sin(s + c_k) with Σ_i b_ik = 0 and |b_ik| < 1.
+
+    Each T_i is the gradient of a convex function and their mean is the identity, so (T_1 x, …, T_m x) is an optimal
+    plan and x its barycenter.
+
+    Reference: "Barycenters in the Wasserstein space", M. Agueh and G. Carlier, 2011.
+    """
+    law = np.random.default_rng([m, dim, 7])
+    q, phases = _rotation(dim, law), law.uniform(0, 2 * np.pi, size=dim)
+    b = law.normal(size=(m, dim))
+    b -= b.mean(0)
+    b *= 0.8 / np.abs(b).max(0)
+    centres, shares = law.normal(size=(3, dim)) * 1.5, np.array([0.5, 0.3, 0.2])
+
+    def base(n: int, rng: Rng) -> Points:
+        return centres[rng.choice(3, size=n, p=shares)] + 0.7 * rng.normal(size=(n, dim))
+
+    def moved(x: Points, i: int) -> Points:
+        return x + (b[i] * np.sin(x @ q + phases)) @ q.T
+
+    def draw(n: int, rng: Rng) -> tuple[Points, ...]:
+        return tuple(moved(base(n, rng), i) for i in range(m))
+
+    def value() -> float:
+        x = base(1_000_000, np.random.default_rng(9))
+        return float(_PAIRS(*(torch.from_numpy(moved(x, i)) for i in range(m))).mean())
+
+    def barycenter() -> tuple[Points, Points]:
+        x = base(1_000_000, np.random.default_rng(9))
+        return x.mean(0), np.cov(x.T)
+
+    return TupleProblem("bent", _PAIRS, draw, value, barycenter)
+
+
+def mixtures() -> TupleProblem:
+    """Three mixtures in the plane of two, three and four unequal parts. The answer is that of points."""
+    law = np.random.default_rng(3)
+    parts = [(law.normal(size=(k, 2)) * 2.0, law.dirichlet(np.full(k, 3.0)), 0.3 + 0.4 * law.random(k)) for k in (2, 3, 4)]
+
+    def draw(n: int, rng: Rng) -> tuple[Points, ...]:
+        made = []
+        for centres, shares, widths in parts:
+            part = rng.choice(len(shares), size=n, p=shares)
+            made.append(centres[part] + widths[part, None] * rng.normal(size=(n, 2)))
+        return tuple(made)
+
+    return TupleProblem("mixtures", _PAIRS, draw, lambda: by_points(draw))
+
+
+def by_points(draw: Callable[[int, Rng], tuple[Points, ...]], block: int = _BLOCK, blocks: int = _BLOCKS) -> float:
+    """The mean over blocks of points of the least cost that alternating exact assignments find from several starts."""
+    values = []
+    for k in range(blocks):
+        xs = tuple(map(torch.from_numpy, draw(block, np.random.default_rng([k, 2]))))
+        shuffles = [np.random.default_rng([k, s]) for s in range(_STARTS)]
+        starts = [tuple(x[rng.permutation(block)] for x in xs) for rng in shuffles]
+        tuples = [matched(_PAIRS, start, sweeps=_SWEEPS, assign=by_pot) for start in starts]
+        values.append(min(float(_PAIRS(*t).mean()) for t in tuples))
+    return float(np.mean(values))
+
+
+def discrete(points: int = 50, dim: int = 2) -> TupleProblem:
+    """Three laws of so many atoms each, all alike likely; the answer by a linear program over all tuples (HiGHS)."""
+    law = np.random.default_rng([points, dim, 1])
+    atoms = [law.normal(size=(points, dim)) @ law.normal(size=(dim, dim)) + 2 * law.normal(size=dim) for _ in range(3)]
+
+    def draw(n: int, rng: Rng) -> tuple[Points, ...]:
+        return tuple(atoms)
+
+    return TupleProblem("discrete", _PAIRS, draw, lambda: linear_program(_PAIRS, atoms))
+
+
+def linear_program(cost: Cost, atoms: Sequence[Points]) -> float:
+    """The least E c over couplings of laws with these atoms, all alike likely."""
+    sizes = tuple(map(len, atoms))
+    places = np.stack([axis.ravel() for axis in np.indices(sizes)])
+    values = cost(*(torch.from_numpy(a[place]) for a, place in zip(atoms, places, strict=True))).numpy()
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    rows = (places + offsets[:, None]).ravel()
+    columns = np.tile(np.arange(places.shape[1]), len(sizes))
+    matrix = csr_array((np.ones(len(rows)), (rows, columns)), shape=(sum(sizes), places.shape[1]))
+    shares = np.concatenate([np.full(size, 1 / size) for size in sizes])
+    return float(linprog(values, A_eq=matrix, b_eq=shares, method="highs").fun)
+
+
+def _fixed_point(covariances: Sequence[Points], w: Points) -> Points:
+    s = sum(weight * c for weight, c in zip(w, covariances, strict=True))
+    for _ in range(200):
+        half = _root(s)
+        back = np.linalg.inv(half)
+        mean = sum(weight * _root(half @ c @ half) for weight, c in zip(w, covariances, strict=True))
+        s = back @ mean @ mean @ back
+    return s
+
+
+def _rotation(dim: int, law: Rng) -> Points:
+    return np.linalg.qr(law.normal(size=(dim, dim)))[0]
+
+
+def _root(a: Points) -> Points:
+    values, vectors = np.linalg.eigh((a + a.T) / 2)
+    return vectors * np.sqrt(values.clip(min=0)) @ vectors.T
