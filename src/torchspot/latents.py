@@ -1,6 +1,17 @@
 """The noise z that a generator starts from."""
 
-__all__ = ["Anchored", "AnchoredDraws", "Latent", "Normal", "Uniform", "anchored", "from_spec", "normal", "to_spec", "uniform"]
+__all__ = [
+    "Anchored",
+    "AnchoredDraws",
+    "Latent",
+    "Normal",
+    "Uniform",
+    "anchored",
+    "from_spec",
+    "normal",
+    "to_spec",
+    "uniform",
+]
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -1,6 +1,6 @@
 """Pictures of plans and of runs."""
 
-__all__ = ["plot_convergence", "plot_density", "plot_evaluation", "plot_pairs"]
+__all__ = ["plot_barycenter", "plot_convergence", "plot_density", "plot_evaluation", "plot_pairs"]
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -31,12 +31,12 @@ def plot_pairs(samples: Samples, file: str | Path, *, data: Samples = (), lines:
     axes = figure.add_subplot()
     places = [_plane(x, k) for k, x in enumerate(samples)]
     for k, x in enumerate(data):
-        axes.scatter(*_xy(_plane(x, k)), s=4, color=_COLOURS[k % len(_COLOURS)], alpha=0.12, linewidths=0)
+        axes.scatter(*_xy(_plane(x, k)), s=4, color=_colour(k), alpha=0.12, linewidths=0)
     for first, second in pairwise(places):
         segments = np.stack([first[:lines], second[:lines]], axis=1)
         axes.add_collection(LineCollection(list(segments), colors="black", linewidths=0.4, alpha=0.6))
     for k, place in enumerate(places):
-        axes.scatter(*_xy(place), s=8, color=_COLOURS[k % len(_COLOURS)], label=f"$G_{k + 1}(z)$", linewidths=0)
+        axes.scatter(*_xy(place), s=8, color=_colour(k), label=f"$G_{k + 1}(z)$", linewidths=0)
     axes.autoscale_view()
     axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$")
     if max(x[0].numel() for x in samples) > 1:
@@ -46,6 +46,42 @@ def plot_pairs(samples: Samples, file: str | Path, *, data: Samples = (), lines:
         axes.set(
             xlabel="$x$", ylabel="", yticks=heights, yticklabels=[f"data set {k + 1}" for k in range(len(samples))]
         )
+    axes.legend(loc="upper right", frameon=False)
+    return _save(figure, file)
+
+
+def plot_barycenter(
+    samples: Samples,
+    weights: Sequence[float],
+    file: str | Path,
+    *,
+    data: Samples = (),
+    lines: int = 60,
+    title: str = "",
+) -> Path:
+    """Joint samples, their weighted means (the barycenter), and lines from each mean to the tuple it belongs to.
+
+    Only the first two coordinates are shown; one-dimensional marginals are drawn on parallel lines.
+    """
+    if len(samples) != len(weights):
+        raise InvalidArgument(f"there are {len(samples)} marginals and {len(weights)} weights. Give one each.")
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    axes = figure.add_subplot()
+    places = [_plane(x, k) for k, x in enumerate(samples)]
+    centre = np.tensordot(np.asarray(weights), np.stack(places), axes=1)
+    for k, x in enumerate(data):
+        axes.scatter(*_xy(_plane(x, k)), s=4, color=_colour(k), alpha=0.12, linewidths=0)
+    for k, place in enumerate(places):
+        segments = np.stack([centre[:lines], place[:lines]], axis=1)
+        axes.add_collection(LineCollection(list(segments), colors=_colour(k), linewidths=0.5, alpha=0.6))
+        axes.scatter(
+            *_xy(place), s=6, color=_colour(k), label=f"marginal {k + 1}, $w = {weights[k]:.3g}$", linewidths=0
+        )
+    axes.scatter(*_xy(centre), s=8, color="black", label="barycenter", linewidths=0)
+    axes.autoscale_view()
+    axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$")
+    if max(x[0].numel() for x in samples) > 1:
+        axes.set_aspect("equal", adjustable="datalim")
     axes.legend(loc="upper right", frameon=False)
     return _save(figure, file)
 
@@ -118,7 +154,7 @@ def _costs(axes: Axes, judged: Audit, certificate: Certificate | None, truth: fl
 def _readings(axes: Axes, readings: Sequence[Reading], name: str) -> None:
     for k, reading in enumerate(readings):
         axes.errorbar(k, reading.floor, yerr=2 * reading.spread, lw=8, color="lightgray", fmt="_")
-        axes.plot(k, reading.value, "o", color=_COLOURS[k % len(_COLOURS)])
+        axes.plot(k, reading.value, "o", color=_colour(k))
     axes.axhline(0, color="black", lw=0.5)
     numbers = [str(k + 1) for k in range(len(readings))]
     axes.set(title=name, xlabel="marginal (grey: noise)", xticks=range(len(readings)), xticklabels=numbers)
@@ -129,9 +165,13 @@ def _marginal_errors(axes: Axes, steps: list[int], history: Sequence[Record]) ->
     names = [name for name in history[0] if name.startswith("marginal_error_")]
     for k, name in enumerate(names):
         values = [record[name] for record in history]
-        axes.semilogy(steps, values, color=_COLOURS[k % len(_COLOURS)], label=f"marginal {k + 1}")
+        axes.semilogy(steps, values, color=_colour(k), label=f"marginal {k + 1}")
     axes.set(xlabel="step", ylabel="sliced $W_2$ to held-out data")
     axes.legend(frameon=False)
+
+
+def _colour(k: int) -> str:
+    return _COLOURS[k % len(_COLOURS)]
 
 
 def _step(line: np.ndarray) -> float:

@@ -107,7 +107,9 @@ def bent(dim: int, m: int = 3) -> TupleProblem:
 def mixtures() -> TupleProblem:
     """Three mixtures in the plane of two, three and four unequal parts. The answer is that of points."""
     law = np.random.default_rng(3)
-    parts = [(law.normal(size=(k, 2)) * 2.0, law.dirichlet(np.full(k, 3.0)), 0.3 + 0.4 * law.random(k)) for k in (2, 3, 4)]
+    parts = [
+        (law.normal(size=(k, 2)) * 2.0, law.dirichlet(np.full(k, 3.0)), 0.3 + 0.4 * law.random(k)) for k in (2, 3, 4)
+    ]
 
     def draw(n: int, rng: Rng) -> tuple[Points, ...]:
         made = []

@@ -1,4 +1,4 @@
-"""The command line: `torchspot fit`, `sample`, `evaluate`, `density` and `demo`."""
+"""The command line: `torchspot fit`, `sample`, `transport`, `evaluate`, `density` and `demo`."""
 
 __all__ = ["app", "main"]
 
@@ -7,6 +7,7 @@ import math
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,19 +16,22 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
+from torch import Tensor
 
-from torchspot import plans, storage
+from torchspot import costs, plans, storage
 from torchspot.cli.folders import claim, clear_demo
-from torchspot.cli.options import choice, cost_named
+from torchspot.cli.options import anchors_named, choice, cost_named
 from torchspot.cli.points import SAMPLE_TYPES, Grid, rows_of, writer
+from torchspot.cli.runs import load_plan, load_to_draw
 from torchspot.cli.tables import result_table
 from torchspot.data import as_sampler
+from torchspot.data.points import all_rows
 from torchspot.errors import InvalidArgument, TorchspotError
 from torchspot.estimators import SPOT, EntropicSPOT, presets
 from torchspot.evaluation import Certificate, TooFewRows, audit, certify
 from torchspot.exact import MissingPOT
-from torchspot.plans import DensityPlan, PooledPlan, PushforwardPlan
-from torchspot.plots import plot_convergence, plot_density, plot_evaluation, plot_pairs
+from torchspot.plans import ConditionalPlan, DensityPlan, PooledPlan, PushforwardPlan
+from torchspot.plots import plot_barycenter, plot_convergence, plot_density, plot_evaluation, plot_pairs
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import Captured, Compiled, Eager, choose_engine
@@ -64,8 +68,18 @@ def fit(
     out: Annotated[Path, typer.Option(help="Folder for the run.")],
     cost: Annotated[
         str,
-        typer.Option(help="euclidean, squared_euclidean, cosine, or p_norm:P. Summed over pairs for three or more."),
+        typer.Option(
+            help="euclidean, squared_euclidean, cosine or p_norm:P, summed over pairs for three or more data sets; "
+            "or barycentric[:W,W,…]."
+        ),
     ] = "euclidean",
+    map_: Annotated[
+        str,
+        typer.Option(
+            "--map",
+            help="Learn where given points go: forward (from the first data set), backward (from the second), both.",
+        ),
+    ] = "",
     epsilon: Annotated[
         float | None, typer.Option(help="Entropic plan with a density: ε > 0 in units of the cost, larger is smoother.")
     ] = None,
@@ -89,6 +103,7 @@ def fit(
         "sources": [str(source.resolve()) for source in sources],
         "cost": cost,
         "epsilon": epsilon,
+        "map": map_,
         "steps": steps,
         "batch": batch,
         "seed": seed,
@@ -97,7 +112,9 @@ def fit(
     }
     if epsilon is not None and not 0 < epsilon < math.inf:
         raise InvalidArgument(f"--epsilon must be above 0, and is {epsilon}. Leave it out for a plan without entropy.")
-    spot = SPOT() if epsilon is None else EntropicSPOT(epsilon=epsilon)
+    if epsilon is not None and map_:
+        raise InvalidArgument("--epsilon gives a density and --map a map: give one of them.")
+    spot = SPOT(latent=anchors_named(map_)) if epsilon is None else EntropicSPOT(epsilon=epsilon)
     spot.set_params(
         cost=cost_named(cost, len(sources)),
         steps=steps,
@@ -124,7 +141,7 @@ def sample(
     Example: [bold]torchspot sample runs/cells -n 100000 --out pairs.parquet[/bold]
     """
     write = writer(out)
-    samples = plans.load(run).sample(n, seed)
+    samples = load_to_draw(run).sample(n, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     with storage.replacing(out) as temporary:
         write(temporary, samples, {})
@@ -146,7 +163,7 @@ def evaluate(
 
     Example: [bold]torchspot evaluate runs/cells before.parquet after.parquet[/bold]
     """
-    plan = plans.load(run)
+    plan = load_plan(run, sources)
     judged = audit(plan, *sources)
     certified = _certify(plan, sources, confidence) if certificate else None
     file = out or (run if run.is_dir() else run.parent) / "evaluation.json"
@@ -158,6 +175,46 @@ def evaluate(
     picture = plot_evaluation(judged, file.with_suffix(".png"), certificate=certified, truth=truth)
     console.print(result_table(plan, judged, truth, certified))
     console.print(escape(f"The numbers are in {file}, the picture is {picture}."), soft_wrap=True)
+
+
+@app.command()
+def transport(
+    run: Annotated[Path, typer.Argument(help="Folder of a run with --map, or its plan file.")],
+    points: Annotated[Path, typer.Argument(help="The points to move, one a row: .npy, .npz, .csv or .parquet.")],
+    out: Annotated[Path, typer.Option(help=f"File for their partners: {SAMPLE_TYPES}.")],
+    n: Annotated[int, typer.Option("-n", help="Partners of each point, drawn from the plan.")] = 1,
+    mean: Annotated[bool, typer.Option("--mean", help="The mean partner of each point instead of a draw.")] = False,
+    start: Annotated[int, typer.Option(help="The data set that the points belong to: 1, 2, …")] = 1,
+    seed: Annotated[int | None, typer.Option(help="For the same draws again.")] = None,
+) -> None:
+    """Move points of your own: their partners under a fitted plan, row by row.
+
+    Example: [bold]torchspot transport runs/cells new.parquet --out moved.parquet[/bold]
+    """
+    write = writer(out)
+    plan = plans.load(run)
+    if not isinstance(plan, ConditionalPlan | PooledPlan):
+        raise InvalidArgument(
+            f"the plan in {run} pairs samples of its own. Fit one that moves yours: torchspot fit … --map forward."
+        )
+    if mean and n > 1:
+        raise InvalidArgument("--mean gives one partner of each point: leave out -n.")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        given = all_rows(points)
+        made = (
+            plan.barycentric_map(given, start=start - 1)
+            if mean
+            else plan.transport(given, n, start=start - 1, seed=seed)
+        )
+    others = [k for k in range(1, len(plan.shapes) + 1) if k != start]
+    parts = (made,) if isinstance(made, Tensor) else made
+    rows = {} if n == 1 else {"row": np.repeat(np.arange(len(given)), n)}
+    with storage.replacing(out) as temporary:
+        write(temporary, tuple(x if n == 1 else x.flatten(0, 1) for x in parts), rows, others)
+    for warning in said:
+        problems.print(escape(f"Note: {warning.message}"), soft_wrap=True)
+    console.print(escape(f"The partners of {len(given)} points are in {out}."), soft_wrap=True)
 
 
 @app.command()
@@ -251,6 +308,10 @@ def _fit(spot: SPOT | EntropicSPOT, sources: list[Any], out: Path, truth: float 
     plot_pairs(plan.sample(_PICTURED, seed=0), out / "pairs.png", data=data, title=f"Paired samples, cost {plan.cost}")
     plot_convergence(spot.history_, out / "convergence.png", truth=truth)
     files = "plan.safetensors, history.jsonl, pairs.png, convergence.png"
+    weights = costs.barycenter_weights(plan.cost, len(sources))
+    if weights is not None and len(sources) > 2:
+        plot_barycenter(plan.sample(_PICTURED, seed=0), weights, out / "barycenter.png", data=data, title="Barycenter")
+        files += ", barycenter.png"
     if plan.shapes == ((1,), (1,)) and isinstance(spot, EntropicSPOT):
         grid = Grid.over(plan, _GRID)
         log_density = plan.log_density(*grid.points(plan.shapes)).cpu().numpy()
@@ -265,6 +326,9 @@ def _fit(spot: SPOT | EntropicSPOT, sources: list[Any], out: Path, truth: float 
         again = shlex.join(["torchspot", "evaluate", str(out), *map(str, sources)])
         of_what = "the optimal cost without entropy" if "epsilon" in plan.facts else "the true value"
         console.print(escape(f"An interval for {of_what}, and how right the plan is:\n  {again}"), soft_wrap=True)
+    if "anchored" in plan.facts:
+        move = shlex.join(["torchspot", "transport", str(out), "points.parquet", "--out", "moved.parquet"])
+        console.print(escape(f"Where points of your own go:\n  {move}"), soft_wrap=True)
     if "epsilon" in plan.facts:
         console.print(
             escape(f"A table of the density:\n  {shlex.join(['torchspot', 'density', str(out)])}"), soft_wrap=True

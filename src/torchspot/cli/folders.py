@@ -1,6 +1,6 @@
 """The folder of a run: whose it is, and what may be in it."""
 
-__all__ = ["claim", "clear_demo"]
+__all__ = ["RECORD", "claim", "clear_demo"]
 
 import json
 from pathlib import Path
@@ -9,9 +9,9 @@ from typing import Any
 from torchspot import storage
 from torchspot.errors import InvalidArgument
 
-_RECORD = "run.json"
+RECORD = "run.json"
 _RUN_FILES = {
-    _RECORD,
+    RECORD,
     "plan.safetensors",
     "checkpoint.safetensors",
     "history.jsonl",
@@ -21,6 +21,7 @@ _RUN_FILES = {
     "evaluation.png",
     "density.png",
     "density.parquet",
+    "barycenter.png",
 }
 
 
@@ -28,20 +29,20 @@ def claim(out: Path, options: dict[str, Any], resume: bool) -> None:
     """Makes the folder this run's own, or makes sure that it already is."""
     if out.exists() and not out.is_dir():
         raise InvalidArgument(f"{out} is a file. Give a folder with --out.")
-    record = out / _RECORD
+    record = out / RECORD
     for half_written in (file for name in _RUN_FILES for file in out.glob(f".{name}.*.part")):
         half_written.unlink()
     held = {file.name for file in out.iterdir()} if out.is_dir() else set()
-    if held <= {_RECORD} and not resume:
+    if held <= {RECORD} and not resume:
         with storage.replacing(record) as temporary:
             temporary.write_text(json.dumps(options, indent=2) + "\n")
         return
     if not resume:
         raise InvalidArgument(
-            f"{out} already holds {'another run' if _RECORD in held else 'other files'}. "
+            f"{out} already holds {'another run' if RECORD in held else 'other files'}. "
             "Give another folder with --out, or go on with the run there with --resume."
         )
-    if _RECORD not in held:
+    if RECORD not in held:
         raise InvalidArgument(f"{out} holds no run to resume. Give the folder of one, or leave out --resume.")
     before = json.loads(record.read_text())
     for name in sorted({*before, *options}):
@@ -54,7 +55,7 @@ def claim(out: Path, options: dict[str, Any], resume: bool) -> None:
 
 def clear_demo(out: Path) -> None:
     """Removes an earlier demo, if the folder holds that and nothing else."""
-    record = out / _RECORD
+    record = out / RECORD
     if record.exists() and json.loads(record.read_text()).get("demo"):
         files = [file for file in out.iterdir() if not file.name.endswith(".part")]
         if {file.name for file in files} <= _RUN_FILES:

@@ -3,7 +3,7 @@
 __all__ = ["SAMPLE_TYPES", "Grid", "rows_of", "writer"]
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ import pyarrow.parquet
 import torch
 
 from torchspot.cli.options import choice
-from torchspot.data import as_sampler
-from torchspot.data.arrays import Rows
+from torchspot.data.points import all_rows
 from torchspot.errors import InvalidArgument
 from torchspot.networks.generators import Shapes
 from torchspot.plans import PooledPlan, PushforwardPlan
@@ -84,36 +83,35 @@ def rows_of(plan: PushforwardPlan | PooledPlan, files: list[Path]) -> Samples:
     """All rows of these files, one file for each marginal."""
     if len(files) != len(plan.shapes):
         raise InvalidArgument(f"the plan has {len(plan.shapes)} marginals. Give --at FILE once for each.")
-    return tuple(map(_all_rows, files))
+    return tuple(map(all_rows, files))
 
 
-def _all_rows(file: Path) -> torch.Tensor:
-    rows = as_sampler(file, name=str(file))
-    if not isinstance(rows, Rows):
-        raise InvalidArgument(f"{file} has no rows that can be read one by one. Give a table or an array.")
-    return rows.take(np.arange(len(rows)))
-
-
-def writer(file: Path) -> Callable[[Path, Samples, dict[str, np.ndarray]], None]:
-    """What writes samples, and columns beside them, into a file of this type."""
+def writer(file: Path) -> Callable[..., None]:
+    """What writes samples, columns beside them, and if need be the numbers of their marginals, into such a file."""
     return choice("type of file", file.suffix, {".npz": _write_npz, ".parquet": _write_parquet, ".csv": _write_csv})
 
 
-def _columns(samples: Samples) -> dict[str, np.ndarray]:
+def _named(samples: Samples, numbers: Sequence[int] | None) -> dict[str, np.ndarray]:
+    """x1, x2, …, or with these numbers."""
+    numbers = range(1, len(samples) + 1) if numbers is None else numbers
+    return {f"x{k}": x.cpu().numpy() for k, x in zip(numbers, samples, strict=True)}
+
+
+def _table(samples: Samples, beside: dict[str, Any], numbers: Sequence[int] | None) -> pa.Table:
     """One column for each coordinate: x1_0, x1_1, …, x2_0, …"""
-    flat = [x.flatten(1).cpu().numpy() for x in samples]
-    return {f"x{k + 1}_{j}": x[:, j] for k, x in enumerate(flat) for j in range(x.shape[1])}
+    flat = {name: x.reshape(len(x), -1) for name, x in _named(samples, numbers).items()}
+    return pa.table({f"{name}_{j}": x[:, j] for name, x in flat.items() for j in range(x.shape[1])} | beside)
 
 
-def _write_npz(file: Path, samples: Samples, beside: dict[str, Any]) -> None:
+def _write_npz(file: Path, samples: Samples, beside: dict[str, Any], numbers: Sequence[int] | None = None) -> None:
     with file.open("wb") as stream:
-        arrays: dict[str, Any] = {f"x{k + 1}": x.cpu().numpy() for k, x in enumerate(samples)}
-        np.savez(stream, **arrays, **beside)
+        arrays: dict[str, Any] = _named(samples, numbers) | beside
+        np.savez(stream, **arrays)
 
 
-def _write_parquet(file: Path, samples: Samples, beside: dict[str, Any]) -> None:
-    pa.parquet.write_table(pa.table(_columns(samples) | beside), file)
+def _write_parquet(file: Path, samples: Samples, beside: dict[str, Any], numbers: Sequence[int] | None = None) -> None:
+    pa.parquet.write_table(_table(samples, beside, numbers), file)
 
 
-def _write_csv(file: Path, samples: Samples, beside: dict[str, Any]) -> None:
-    pa.csv.write_csv(pa.table(_columns(samples) | beside), file)
+def _write_csv(file: Path, samples: Samples, beside: dict[str, Any], numbers: Sequence[int] | None = None) -> None:
+    pa.csv.write_csv(_table(samples, beside, numbers), file)

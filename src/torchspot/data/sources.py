@@ -1,6 +1,6 @@
 """The one place that looks at what kind of data it was given."""
 
-__all__ = ["as_sampler"]
+__all__ = ["as_sampler", "rows_in"]
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ def as_sampler(source: Any, *, weights: Any = None, name: str = "the data") -> S
     >>> sampler.draw(3, torch.Generator()).shape
     torch.Size([3, 2])
     """
-    rows = _as_rows(source, name)
+    rows = rows_in(source, name)
     if rows is not None:
         values, scale = rows
         return _row_sampler(values, weights, name, scale)
@@ -48,7 +48,7 @@ def as_sampler(source: Any, *, weights: Any = None, name: str = "the data") -> S
     return _endless(source, name)
 
 
-def _as_rows(source: Any, name: str) -> tuple[np.ndarray | Tensor | Items, float] | None:
+def rows_in(source: Any, name: str) -> tuple[np.ndarray | Tensor | Items, float] | None:
     """Values with one row a sample, and a factor on them; None for sources without rows."""
     match source:
         case np.ndarray() | Tensor():

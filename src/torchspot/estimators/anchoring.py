@@ -1,10 +1,14 @@
 """Fits that start from real samples: how much noise they need, what they draw, and the networks they train."""
 
-__all__ = ["anchored_networks", "bound"]
+__all__ = ["anchored_networks", "bound", "conditional_plan"]
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import torch
+from torch import nn
 
 from torchspot.data.arrays import Rows
 from torchspot.errors import InvalidArgument
@@ -13,64 +17,83 @@ from torchspot.estimators.presets import Preset
 from torchspot.estimators.problem import Problem
 from torchspot.latents import Anchored, AnchoredDraws
 from torchspot.networks.anchored import anchored
-from torchspot.networks.generators import around_affine, separate
+from torchspot.networks.generators import Shapes, around_affine, separate
 from torchspot.objectives.gaussian import AffinePlan
+from torchspot.plans import ConditionalPlan
+from torchspot.plans.support import Support
+from torchspot.types import Sampler
 
 _LARGEST, _MOST_NOISE = 1024, 32
 _FAR_FEWER, _MANY = 4, 16_384
+"""So many times fewer rows than elsewhere are far fewer; beyond so many no one counts."""
 _REPEATED = 0.9
+"""Of the rows, if fewer are different, rows repeat."""
+_THIN = 1e-4
+"""Directions with less variance than so much of the mean are no base for a linear map."""
 
 
 def bound(kind: Anchored, problem: Problem) -> AnchoredDraws:
     """The latent with this data to draw from, and the noise decided."""
     m = len(problem.shapes)
     if max(kind.at) >= m:
-        raise InvalidArgument(f"there are {m} marginals, and anchored(at={kind.at}) names marginal {max(kind.at)}.")
+        raise InvalidArgument(
+            f"there are {m} marginals, counted from 0, and anchored(at={kind.at}) names marginal {max(kind.at)}."
+        )
     if kind.noise_dim is None:
-        kind = replace(kind, noise_dim=_noise(kind, problem))
+        maps = all(_can_be_mapped(problem, a) for a in kind.at)
+        kind = replace(kind, noise_dim=0 if maps else min(_MOST_NOISE, problem.dim))
     units = problem.units
     means = tuple(units.means[a] for a in kind.at)
     return AnchoredDraws(kind, means, units.scale, units.dtype, tuple(problem.samplers[a] for a in kind.at))
 
 
 def anchored_networks(
-    kind: Anchored, given: Builder | None, preset: Preset, start: AffinePlan | None, width: int
+    kind: Anchored, given: Builder | nn.Module | None, preset: Preset, start: AffinePlan | None, width: int
 ) -> anchored:
-    """For each anchor the user's network, or the preset's around the affine map (the identity without a start)."""
+    """For each anchor the user's network, or the preset's around an affine map: that of the start, or the identity."""
+    if isinstance(given, nn.Module):
+        if len(kind.at) > 1:
+            raise InvalidArgument("anchored at several marginals, each needs a network: give generator= as a builder.")
+        return anchored(kind.at, lambda anchor: lambda shapes, rng: given)
 
     def network(anchor: int) -> Builder:
+        maps = None if start is None else start.maps_from(anchor, _THIN)
         if given is not None:
             return given
-        if start is not None:
-            matrices = tuple(t.float() for t in start.maps_from(anchor))
-            return around_affine(width, preset.generator_depth, matrices)
-        return lambda shapes, rng: _around_identity(shapes, rng, preset, width)
+        if maps is not None:
+            return around_affine(width, preset.generator_depth, tuple(t.float() for t in maps))
+        return partial(_around_identity, width=width, depth=preset.generator_depth)
 
     return anchored(kind.at, network)
 
 
-def _around_identity(shapes, rng, preset, width):
-    if len(set(shapes.sizes)) == 1 and shapes.sizes[0] <= min(_LARGEST, shapes.latent):
-        eye = torch.eye(shapes.sizes[0])
-        return around_affine(width, preset.generator_depth, (eye,) * len(shapes.sizes))(shapes, rng)
-    return separate(width, preset.generator_depth)(shapes, rng)
+def conditional_plan(latent: AnchoredDraws, problem: Problem) -> Callable[..., ConditionalPlan]:
+    """Makes plans that know where the data of their anchors lies."""
+    seen = problem.units.from_data(problem.probe)
+    support = tuple(Support.of(seen[a].flatten(1), problem.judges[a].flatten(1)) for a in latent.kind.at)
+    return partial(ConditionalPlan, support=support)
 
 
-def _noise(kind: Anchored, problem: Problem) -> int:
-    """None where a map can do: a map needs as many different rows at the anchor as elsewhere, roughly."""
-    counts = [_different(sampler) for sampler in problem.samplers]
-    most = max(counts)
-    if all(counts[a] * _FAR_FEWER > min(most, _MANY) and not _repeats(problem.samplers[a]) for a in kind.at):
-        return 0
-    return min(_MOST_NOISE, problem.dim)
+def _around_identity(shapes: Shapes, rng: torch.Generator, *, width: int, depth: int) -> nn.Module:
+    """x + what a network adds, at first nothing, where samples have the anchor's dimension; else just a network."""
+    size = shapes.sizes[0]
+    if len(set(shapes.sizes)) > 1 or size > min(_LARGEST, shapes.latent):
+        return separate(width, depth)(shapes, rng)
+    return around_affine(width, depth, (torch.eye(size),) * len(shapes.sizes))(shapes, rng)
 
 
-def _different(sampler):
+def _can_be_mapped(problem: Problem, anchor: int) -> bool:
+    """Whether the rows of the anchor are different, and not far fewer than those of another marginal."""
+    mine, most = _count(problem.samplers[anchor]), max(map(_count, problem.samplers))
+    return mine * _FAR_FEWER > min(most, _MANY * _FAR_FEWER) and not _repeats(problem.samplers[anchor])
+
+
+def _count(sampler: Sampler) -> int:
     return len(sampler) if isinstance(sampler, Rows) else _MANY * _FAR_FEWER
 
 
-def _repeats(sampler):
+def _repeats(sampler: Sampler) -> bool:
     if not isinstance(sampler, Rows):
         return False
-    rows = sampler.chosen(torch.empty(0).long().numpy(), _MANY, torch.Generator().manual_seed(0)).flatten(1)
-    return len(torch.unique(rows, dim=0)) < _REPEATED * len(rows)
+    some = sampler.chosen(np.empty(0, dtype=np.int64), _MANY, torch.Generator().manual_seed(0)).flatten(1)
+    return len(torch.unique(some, dim=0)) < _REPEATED * len(some)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchspot import costs
 from torchspot.errors import InvalidArgument
-from torchspot.latents import Latent, Normal
+from torchspot.latents import AnchoredDraws, Latent, Normal
 from torchspot.networks.generators import Shapes, Units
 from torchspot.objectives.gaussian import AffinePlan, GaussianPlan, invertible_covariance
 from torchspot.random import Key, generator
@@ -58,13 +58,13 @@ def moment_start(cost: Cost, latent: Latent, units: Units, probe: Samples, *, se
     """The plan that is optimal for Gaussians with the moments of these samples, where that is a good start.
 
     None where marginals differ in dimension, have more than 1024 (roots of matrices would take minutes) or are no
-    vectors, z is not Gaussian or too small, or the plan costs no less than the independent one: what is optimal for the
-    squared distance may be the worst for another cost.
+    vectors, z is noise that is not Gaussian or too small, or the plan costs no less than the independent one: what is
+    optimal for the squared distance may be the worst for another cost.
     """
     shapes = {tuple(x.shape[1:]) for x in probe}
     size = probe[0][0].numel()
-    from torchspot.latents import AnchoredDraws
-    if len(shapes) > 1 or probe[0].ndim != 2 or not isinstance(latent, Normal | AnchoredDraws) or not size <= min(latent.dim, _LARGEST):
+    known = isinstance(latent, Normal | AnchoredDraws)
+    if len(shapes) > 1 or probe[0].ndim != 2 or not known or not size <= min(latent.dim, _LARGEST):
         return None
     standard = [u.double().cpu() for u in units.from_data(probe)]
     pairs = costs.pairs_of(cost, len(standard))

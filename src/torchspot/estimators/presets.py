@@ -1,6 +1,6 @@
 """Recipes: everything about training that is not the problem itself."""
 
-__all__ = ["Preset", "Sizes", "clipping", "default", "entropic", "paper"]
+__all__ = ["Preset", "Sizes", "anchored", "clipping", "default", "entropic", "free_potential", "paper"]
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torchspot.errors import InvalidArgument
-from torchspot.networks.lipschitz import Clipping, Control, Orthogonal, SpectralNorm
+from torchspot.networks.lipschitz import Clipping, Control, Free, Orthogonal, SpectralNorm
 from torchspot.training.optimizers import Adam, OptimisticAdam, Optimizer
 from torchspot.training.schedules import Constant, Cosine, Schedule
 
@@ -24,6 +24,15 @@ class Sizes(NamedTuple):
 _FULL_RATE = 2e-3
 _SIZES = ((4, Sizes(64, 512, 5000)), (32, Sizes(128, 512, 8000)), (math.inf, Sizes(256, 2048, 10_000)))
 """For dimensions up to the first number."""
+_WHOLE_NUMBERS = (
+    "critic_steps",
+    "generator_steps",
+    "width",
+    "generator_depth",
+    "critic_depth",
+    "batch_size",
+    "steps",
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,15 @@ class Preset:
             raise InvalidArgument(f"rise must be at least 0 and below 1, and is {self.rise}.")
         if self.warm_start and not self.standardise:
             raise InvalidArgument("warm_start needs standardise=True. Set warm_start=False to take the data as it is.")
-        for name in ("critic_steps", "generator_steps", "width", "generator_depth", "critic_depth", "batch_size", "steps"):
+        for name in (
+            "critic_steps",
+            "generator_steps",
+            "width",
+            "generator_depth",
+            "critic_depth",
+            "batch_size",
+            "steps",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidArgument(f"{name} must be at least 1, and is {value}.")
@@ -130,6 +147,31 @@ def default(learning_rate: float = _FULL_RATE) -> Preset:
         aligned=True,
         batch_size=None,
         steps=None,
+    )
+
+
+def anchored(learning_rate: float = _FULL_RATE) -> Preset:
+    """The recipe for plans that start from real samples (`latents.anchored`): the default one, averaged over less.
+
+    With one marginal exact the game turns less, and a long average lags: in two dimensions costs came out 4 % low.
+    """
+    return replace(default(learning_rate), averaging=0.997)
+
+
+def free_potential(learning_rate: float = 1e-3) -> Preset:
+    """The recipe for anchored plans with a potential of any steepness instead of critics that are 1-Lipschitz.
+
+    sup_f inf_T E[c(x, T(x)) − f(T(x))] + E f(y) needs no η. It is the better one where the map is smooth and nearly
+    linear, and the less steady one: the generator takes five steps to each of the potential, and yet one run in ten
+    went astray.
+    """
+    return replace(
+        anchored(learning_rate),
+        critic_learning_rate=learning_rate,
+        control=Free(),
+        marginal_weight=1.0,
+        generator_steps=5,
+        steps=4000,
     )
 
 

@@ -4,7 +4,7 @@ __all__ = ["Run", "Weighing", "judge_of", "keep_in"]
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,7 @@ class Weighing:
         """η as it is, and where it came from."""
         eta = tuple(e * 2**k for e, k in zip(self.started.eta, self.doublings, strict=True))
         source = self.started.source + (", doubled" if any(self.doublings) else "")
-        return MarginalWeights(eta, self.started.lipschitz, source)
+        return replace(self.started, eta=eta, source=source)
 
     def double(self, k: int) -> float:
         """Doubles η_k where the losses read it, and gives the new one."""

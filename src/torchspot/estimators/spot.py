@@ -3,20 +3,25 @@
 __all__ = ["SPOT"]
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
 from torchspot import costs, latents
+from torchspot.errors import InvalidArgument
 from torchspot.estimators import presets
+from torchspot.estimators.anchoring import anchored_networks, bound, conditional_plan
 from torchspot.estimators.networks import Builder, moment_start
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem
 from torchspot.estimators.pushforward import Game, PushforwardEstimator
-from torchspot.estimators.anchoring import anchored_networks, bound
 from torchspot.latents import Anchored, AnchoredDraws, Latent
 from torchspot.networks.generators import around_affine, separate
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.objectives.transport import ANCHORED_SLACK, SLACK, marginal_weights
+from torchspot.plans import ConditionalPlan, PooledPlan
+from torchspot.plans.conditional import as_arrays
+from torchspot.plans.pushforward import NO_MAP
 from torchspot.types import Callback, Cost, Engine
 
 _LATENT_OF_IMAGES = 100
@@ -30,11 +35,13 @@ class SPOT(PushforwardEstimator):
         generator: builder `(shapes, rng) -> Module` of the network from noise to the marginals, or a module.
         critics: builder of one module that takes the tuple of samples and gives one value a row for each, or a module.
         latent: the noise; by default Gaussian, as large as the largest marginal (100 for images).
-        marginal_weight: η, one number or one for each marginal; by default three times the cost's Lipschitz constant.
+            `latents.anchored()` starts from real samples of the first data set, and so learns where each goes.
+        marginal_weight: η, one number or one for each marginal; by default three times the cost's Lipschitz constant
+            (twice, if anchored).
         steps: generator steps; by default from the data's dimension.
         batch_size: samples a step; by default from the data's dimension.
         replicas: so many independent runs (weights, mini-batches and noise of their own), computed together.
-        preset: how to train; `presets.default()` if None.
+        preset: how to train; `presets.default()` if None, `presets.anchored()` for anchored plans.
         seed: of everything random.
         engine: where and how to train; if None, `Captured()` on a GPU and `Eager()` without one.
         callbacks: called at logged steps.
@@ -58,7 +65,7 @@ class SPOT(PushforwardEstimator):
         cost: Cost = costs.euclidean,
         generator: Builder | nn.Module | None = None,
         critics: Builder | nn.Module | None = None,
-        latent: Latent | None = None,
+        latent: Latent | Anchored | None = None,
         marginal_weight: float | Sequence[float] | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
@@ -81,8 +88,25 @@ class SPOT(PushforwardEstimator):
         self.engine = engine
         self.callbacks = callbacks
 
+    def transform(self, X: Any) -> Any:
+        """Where the rows of X, points of the first data set, go: the mean partner of each. As NumPy arrays.
+
+        Needs a plan fitted with `latent=latents.anchored()`. For draws instead of means: `plan_.transport(X, n)`.
+        """
+        return self._moved(X, 0)
+
+    def inverse_transform(self, Y: Any) -> Any:
+        """The same for points of the second data set; needs `latents.anchored(at=1)`, or at=(0, 1) for both."""
+        return self._moved(Y, 1)
+
+    def _moved(self, x: Any, start: int) -> Any:
+        plan = self._fitted()
+        if not isinstance(plan, ConditionalPlan | PooledPlan):
+            raise InvalidArgument(NO_MAP)
+        return as_arrays(plan.barycentric_map(x, start=start))
+
     def _default_preset(self) -> Preset:
-        return presets.default()
+        return presets.anchored() if isinstance(self.latent, Anchored) else presets.default()
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
         latent = _default_latent(problem) if self.latent is None else self.latent
@@ -93,13 +117,19 @@ class SPOT(PushforwardEstimator):
         weights = self._given_weights(preset, problem)
         if weights is None:
             plan = None if near is None else problem.coupled(near)
-            slack = ANCHORED_SLACK if isinstance(latent, AnchoredDraws) else SLACK
+            slack = ANCHORED_SLACK if isinstance(latent, AnchoredDraws) and not latent.noise_dim else SLACK
             weights = marginal_weights(self.cost, problem.probe, plan=plan, slack=slack)
         if isinstance(latent, AnchoredDraws):
-            at = latent.kind.at
-            held = tuple(k for k in range(len(problem.shapes)) if (k,) != at)
-            builder = anchored_networks(latent.kind, self.generator, preset, start, sizes.width)
-            return Game(latent, weights, builder, held=held)
+            kind = latent.kind
+            held = tuple(k for k in range(len(problem.shapes)) if (k,) != kind.at)
+            return Game(
+                latent,
+                weights.only(held),
+                anchored_networks(kind, self.generator, preset, start, sizes.width),
+                plan=conditional_plan(latent, problem),
+                held=held,
+                facts={"anchored": list(kind.at), "noise_dim": latent.noise_dim},
+            )
         builder = _networks(preset, start, sizes.width) if self.generator is None else self.generator
         return Game(latent, weights, builder)
 

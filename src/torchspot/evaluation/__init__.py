@@ -1,6 +1,7 @@
 """Judges of plans. Solvers never import this."""
 
-__all__ = ["Audit", "Certificate", "MarginalAudit", "TooFewRows", "audit", "certify"]
+__all__ = ["Audit", "Certificate", "MarginalAudit", "TooFewRows", "audit", "barycenter", "certify"]
 
 from torchspot.evaluation.audit import Audit, MarginalAudit, audit
+from torchspot.evaluation.barycenters import barycenter
 from torchspot.evaluation.certificates import Certificate, TooFewRows, certify

@@ -100,7 +100,7 @@ def _candidates(cost: Cost, fit: Samples, choose: Samples, seed: int) -> Iterato
 
 
 def _of_pairs(pairs: Pairs, fit: Samples, choose: Samples, seed: int) -> Iterator[Potentials]:
-    """Σ_{i<j} w_i w_j c(x_i, x_j): sums of potentials of pairs; for squared distances quadratic ones of all together."""
+    """Σ_{i<j} w_i w_j c(x_i, x_j): sums of those of the pairs; for squared distances quadratic ones of all together."""
     embed = _features(pairs.pair)
     if embed is not None and embed(fit[0][:1]).shape[1] <= _DENSE_DIM:
         yield quadratic(embed, fit, pairs)

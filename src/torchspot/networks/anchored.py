@@ -28,10 +28,8 @@ class AnchoredGenerator(nn.Module):
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
         turns = len(self.at)
-        filled = torch.cat((z, z[: -len(z) % turns]))
-        parts = [
-            self.started(j, *self._parted(rows, j)) for j, rows in enumerate(filled.unflatten(0, (-1, turns)).unbind(1))
-        ]
+        filled = torch.cat((z, z[: -len(z) % turns])).view(-1, turns, z.shape[1])
+        parts = [self.started(j, *self._parted(rows, j)) for j, rows in enumerate(filled.unbind(1))]
         return tuple(torch.stack(xs, dim=1).flatten(0, 1)[: len(z)] for xs in zip(*parts, strict=True))
 
     def started(self, j: int, u: Float[Tensor, "batch size"], noise: Float[Tensor, "batch noise"]) -> Samples:

@@ -1,4 +1,4 @@
-"""Three ways to keep a critic's layers 1-Lipschitz: orthogonal weights, spectral norm, clipping.
+"""Three ways to keep a critic's layers 1-Lipschitz: orthogonal weights, spectral norm, clipping. And none at all.
 
 Each control is a frozen dataclass that makes linear layers. What a layer does to its weight is a pure function
 weight → weight, so that it differentiates, stacks and captures like any other arithmetic.
@@ -7,6 +7,7 @@ weight → weight, so that it differentiates, stacks and captures like any other
 __all__ = [
     "Clipping",
     "Control",
+    "Free",
     "HalfAbsolute",
     "Layer",
     "Orthogonal",
@@ -117,7 +118,7 @@ class Clipping:
             raise InvalidArgument(f"Clipping needs a bound above 0, and got {self.bound}.")
 
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
-        layer = _ClippedLinear(inputs, outputs, rng)
+        layer = _PlainLinear(inputs, outputs, rng)
         self.after_step([layer])
         return layer
 
@@ -134,15 +135,13 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Free:
-    """No control at all: potentials of any steepness, for generators that hold a marginal exactly."""
-
-    act: str = "leaky"
+    """No control: smooth potentials of any steepness. For anchored plans, where the penalty needs no bound."""
 
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
-        return _ClippedLinear(inputs, outputs, rng)
+        return _PlainLinear(inputs, outputs, rng)
 
     def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
-        return {"leaky": leaky, "silu": nn.SiLU, "relu": nn.ReLU, "softplus": nn.Softplus}[self.act]()
+        return nn.SiLU()
 
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Nothing."""
@@ -212,7 +211,7 @@ class _OrthogonalLinear(Layer):
         return self.weight
 
 
-class _ClippedLinear(Layer):
+class _PlainLinear(Layer):
     def __init__(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> None:
         super().__init__()
         layers = parallel(inputs, [outputs] * len(inputs), rng)

@@ -49,7 +49,10 @@ def barycentric_maps(covariances: Sequence[Matrix], weights: Sequence[float]) ->
     identity = torch.eye(len(covariances[0]), dtype=covariances[0].dtype)
     if len(covariances) == 2:
         forth, (a, b) = optimal_map(*covariances), weights
-        maps = [torch.linalg.inv(a * identity + b * forth), torch.linalg.inv(b * identity + a * torch.linalg.inv(forth))]
+        maps = [
+            torch.linalg.inv(a * identity + b * forth),
+            torch.linalg.inv(b * identity + a * torch.linalg.inv(forth)),
+        ]
     else:
         s = barycenter_of(covariances, weights)
         maps = [optimal_map(s, c) for c in covariances]
@@ -64,9 +67,7 @@ class AffinePlan:
     matrices: tuple[Matrix, ...]
 
     @classmethod
-    def between(
-        cls, xs: Sequence[Float[Tensor, "batch dim"]], weights: Sequence[float] | None = None
-    ) -> "AffinePlan":
+    def between(cls, xs: Sequence[Float[Tensor, "batch dim"]], weights: Sequence[float] | None = None) -> "AffinePlan":
         """Gaussians with the covariances Σ_i of these samples: A_i = T_i S^½, T_i the map from S to Σ_i.
 
         S is the barycenter of the covariances, or of two just the first. Without weights all count alike.
@@ -80,8 +81,14 @@ class AffinePlan:
         """A_i z_i, for one z each."""
         return tuple(z @ a.mT for z, a in zip(zs, self.matrices, strict=True))
 
-    def maps_from(self, k: int) -> tuple[Matrix, ...]:
-        """The matrices A_j A_k⁻¹ that take marginal k to each of the others."""
+    def maps_from(self, k: int, thin: float = 0.0) -> tuple[Matrix, ...] | None:
+        """The matrices A_j A_k⁻¹ that take marginal k to each of the others.
+
+        None if in some direction marginal k has no more than so much of its mean variance.
+        """
+        variances = torch.linalg.svdvals(self.matrices[k]).square()
+        if float(variances.min()) <= thin * float(variances.mean()):
+            return None
         back = torch.linalg.inv(self.matrices[k])
         return tuple(a @ back for j, a in enumerate(self.matrices) if j != k)
 

@@ -3,7 +3,7 @@
 __all__ = ["SLACK", "MarginalWeights", "Objective", "Transport", "marginal_weights", "steepness"]
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import torch
@@ -119,10 +119,12 @@ class MarginalWeights:
     slack: float = SLACK
     """η_i over L_i, for those who want L where η was given."""
 
+    def only(self, held: tuple[int, ...]) -> "MarginalWeights":
+        """The same with 0 for marginals that are exact without it."""
+        return replace(self, eta=tuple(eta if k in held else 0.0 for k, eta in enumerate(self.eta)))
 
-def marginal_weights(
-    cost: Cost, xs: Samples, plan: Samples | None = None, *, slack: float = SLACK
-) -> MarginalWeights:
+
+def marginal_weights(cost: Cost, xs: Samples, plan: Samples | None = None, *, slack: float = SLACK) -> MarginalWeights:
     """η_i = slack · L_i: the penalty is exact for η_i > L_i, and critics that find only a part of W1 need some slack.
 
     L_i is what the cost states, else the 99 % quantile of ‖∇_i c‖ over 1024 points of each marginal (512 for more than

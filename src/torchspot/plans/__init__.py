@@ -1,7 +1,8 @@
 """What solvers return and judges take: plans one can draw from, save and load."""
 
-__all__ = ["DensityPlan", "PooledPlan", "PushforwardPlan", "load", "pooled"]
+__all__ = ["ConditionalPlan", "DensityPlan", "PooledPlan", "PushforwardPlan", "load", "pooled"]
 
+from torchspot.plans.conditional import ConditionalPlan
 from torchspot.plans.density import DensityPlan
 from torchspot.plans.loading import load
 from torchspot.plans.pooled import PooledPlan, pooled

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from torchspot.data.arrays import HeldOut
+from torchspot.data.points import as_points
 from torchspot.errors import InvalidArgument
 from torchspot.latents import Latent
 from torchspot.networks.generators import InDataUnits, Units
@@ -99,7 +99,7 @@ class DensityPlan(PushforwardPlan):
         if not -len(self.shapes) <= i < len(self.shapes):
             raise InvalidArgument(f"the plan has marginals 0 to {len(self.shapes) - 1}, and {i} was asked for.")
         i %= len(self.shapes)
-        points = _as_points(x, self.shapes[i], f"points of marginal {i}").to(self.generator.units.scale.device)
+        points = as_points(x, self.shapes[i], f"points of marginal {i}").to(self.generator.units.scale.device)
         others = [k for k in range(len(self.shapes)) if k != i]
         axes = sum(math.prod(self.shapes[k]) for k in others)
         if axes not in _NODES:
@@ -156,7 +156,7 @@ class DensityPlan(PushforwardPlan):
             raise InvalidArgument(f"the plan has {len(self.shapes)} marginals, and points of {len(xs)} were given.")
         device = self.generator.units.scale.device
         points = [
-            _as_points(x, shape, f"argument {k + 1}") for k, (x, shape) in enumerate(zip(xs, self.shapes, strict=True))
+            as_points(x, shape, f"argument {k + 1}") for k, (x, shape) in enumerate(zip(xs, self.shapes, strict=True))
         ]
         if len({len(x) for x in points}) != 1:
             raise InvalidArgument(
@@ -179,21 +179,3 @@ def entropy_of(plan: Any, n: int, seed: int) -> Estimate:
         raise InvalidArgument(f"entropy(n) needs n >= 2, and got {n}.")
     values = -plan.log_density(*plan.sample(n, seed))
     return Estimate(float(values.mean()), float(values.std()) / math.sqrt(n))
-
-
-def _as_points(x: Any, shape: tuple[int, ...], name: str) -> Tensor:
-    """Points of this shape, in float64; a flat list of numbers will do where a sample is one number."""
-    try:
-        points = x.detach().double() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, dtype=np.float64))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgument(f"{name} is no array of numbers ({error}).") from error
-    if points.ndim == 1 and shape == (1,):
-        points = points[:, None]
-    if tuple(points.shape[1:]) != shape or points.ndim == 0:
-        raise InvalidArgument(
-            f"{name} must have shape (rows, {', '.join(map(str, shape))}), and has {tuple(points.shape)}. "
-            "For one point put it into a list: [x]."
-        )
-    if not torch.isfinite(points).all():
-        raise InvalidArgument(f"{name} holds numbers that are not finite.")
-    return points

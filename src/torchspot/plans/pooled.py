@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchspot.data.arrays import HeldOut
 from torchspot.errors import InvalidArgument
+from torchspot.plans.conditional import ConditionalPlan, Partners, as_partners
 from torchspot.plans.density import DensityPlan, entropy_of
-from torchspot.plans.pushforward import PushforwardPlan
+from torchspot.plans.pushforward import NO_MAP, PushforwardPlan
 from torchspot.plans.saving import save
 from torchspot.random import Key, fresh_seed, generator
 from torchspot.types import Cost, Estimate, Samples, Values
@@ -88,6 +90,47 @@ class PooledPlan:
     def entropy(self, n: int = 20_000, seed: int = 0) -> Estimate:
         """−E log p from n draws, with its Monte-Carlo error."""
         return entropy_of(self, n, seed)
+
+    def transport(self, x: Any, n: int = 1, *, start: int = 0, seed: int | None = None) -> Partners:
+        """Partners of points, where the runs know them: each partner comes from one of the runs."""
+        if n < 1:
+            raise InvalidArgument(f"transport(x, n) needs n >= 1, and got {n}.")
+        plans = self._conditional()
+        points = plans[0].points(x, start)
+        plans[0].warn_outside(points, start)
+        rng = generator(Key(fresh_seed() if seed is None else seed, "pool"))
+        seeds = torch.randint(2**62, (len(plans),), generator=rng).tolist()
+        run = torch.randint(len(plans), (len(points) * n,), generator=rng)
+        repeated, order = points.repeat_interleave(n, dim=0), run.argsort(stable=True)
+        parts = [
+            plan.partners(repeated[run == k], 1, start=start, seed=s)
+            for k, (plan, s) in enumerate(zip(plans, seeds, strict=True))
+            if bool((run == k).any())
+        ]
+        back = order.argsort()
+        joined = [torch.cat(xs)[back.to(xs[0].device)] for xs in zip(*parts, strict=True)]
+        return as_partners([x.view(-1, n, *x.shape[2:]) for x in joined], n)
+
+    def inverse(self, y: Any, n: int = 1, *, seed: int | None = None) -> Partners:
+        """Partners of points of the second marginal."""
+        return self.transport(y, n, start=1, seed=seed)
+
+    def barycentric_map(self, x: Any, *, start: int = 0) -> Partners:
+        """The mean partner of each point, over the runs and their noise."""
+        each = [plan.barycentric_map(x, start=start) for plan in self._conditional()]
+        if isinstance(each[0], Tensor):
+            return torch.stack([one for one in each if isinstance(one, Tensor)]).mean(0)
+        return tuple(torch.stack(xs).mean(0) for xs in zip(*each, strict=True))
+
+    def outside(self, x: Any, *, start: int = 0) -> Values:
+        """How far each point lies from the data of its marginal."""
+        return self._conditional()[0].outside(x, start=start)
+
+    def _conditional(self) -> list[ConditionalPlan]:
+        plans = [plan for plan in self.plans if isinstance(plan, ConditionalPlan)]
+        if not plans:
+            raise InvalidArgument(NO_MAP)
+        return plans
 
     @property
     def has_density(self) -> bool:

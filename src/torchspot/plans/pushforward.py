@@ -1,6 +1,6 @@
 """The plan of a generator: the law of G(z)."""
 
-__all__ = ["PushforwardPlan"]
+__all__ = ["NO_MAP", "PushforwardPlan"]
 
 import math
 from collections.abc import Iterator
@@ -19,6 +19,11 @@ from torchspot.random import Key, fresh_seed, generator
 from torchspot.types import Cost, Estimate, Samples
 
 _CHUNK = 1 << 16
+NO_MAP = (
+    "this plan pairs samples of its own and cannot tell the partner of a given point. "
+    "Fit one that can: SPOT(cost=…, latent=latents.anchored()).fit(X, Y)."
+)
+"""What is said where a point's partner is asked of a plan that draws noise."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def save(path: Path, plans: Sequence[Any]) -> Path:
         "latent": latents.to_spec(first.latent),
         "generator": to_spec(first.generator.generator),
         "dtype": str(first.generator.units.dtype).removeprefix("torch."),
+        "support": [{"rows": s.rows, "reach": s.reach} for s in getattr(first, "support", ())],
         "held_out": [_held_out_state(rows) for rows in first.held_out],
         "runs": [_run_state(plan) for plan in plans],
     }

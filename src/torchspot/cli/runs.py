@@ -1,0 +1,42 @@
+"""Runs as commands find them: the plan in a folder, with the data it starts from where it needs some."""
+
+__all__ = ["load_plan", "load_to_draw"]
+
+import json
+from pathlib import Path
+
+from torchspot import plans
+from torchspot.cli.folders import RECORD
+from torchspot.errors import InvalidArgument
+from torchspot.latents import AnchoredDraws
+from torchspot.plans import ConditionalPlan, PooledPlan, PushforwardPlan
+
+
+def load_plan(run: Path, sources: list[Path]) -> PushforwardPlan | PooledPlan:
+    """The plan, drawing from those of its data sets that it starts from."""
+    plan = plans.load(run)
+    at = _anchors(plan)
+    if not at or max(at) >= len(sources):
+        return plan
+    return plans.load(run, source=tuple(sources[a] for a in at))
+
+
+def load_to_draw(run: Path) -> PushforwardPlan | PooledPlan:
+    """The plan, drawing from the data sets that the run was fitted with, where it starts from them."""
+    plan = plans.load(run)
+    if not (at := _anchors(plan)):
+        return plan
+    record = (run if run.is_dir() else run.parent) / RECORD
+    recorded = [Path(s) for s in json.loads(record.read_text())["sources"]] if record.exists() else []
+    if len(recorded) <= max(at) or not all(recorded[a].exists() for a in at):
+        raise InvalidArgument(
+            f"the plan in {run} starts from rows of its data, which are not where the fit found them. "
+            "Move points of your own instead: torchspot transport RUN points.parquet --out moved.parquet."
+        )
+    return load_plan(run, recorded)
+
+
+def _anchors(plan: PushforwardPlan | PooledPlan) -> tuple[int, ...]:
+    first = plan.plans[0] if isinstance(plan, PooledPlan) else plan
+    known = isinstance(first, ConditionalPlan) and isinstance(first.latent, AnchoredDraws)
+    return first.latent.kind.at if known and isinstance(first, ConditionalPlan) else ()
