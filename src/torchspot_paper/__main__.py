@@ -1,4 +1,4 @@
-"""`python -m torchspot_paper fig2|fig3|fig4|fig6|comparison|dimension|report`."""
+"""`python -m torchspot_paper fig2|fig3|fig4|fig6|comparison|dimension|marginals|maps|map_comparison|report`."""
 
 import tempfile
 from collections.abc import Iterable
@@ -17,6 +17,9 @@ from torchspot_paper import (
     fig3_hidden_units,
     fig4_density,
     fig6_synthetic,
+    map_comparison,
+    maps,
+    marginals,
     report,
 )
 from torchspot_paper.recipe import Call, Outcome
@@ -33,6 +36,9 @@ EXPERIMENTS = {
     "fig6": (fig6_synthetic, "Pairs of two problems in the plane."),
     "comparison": (comparison, "Error against time and memory as the data grows, on one core: four methods."),
     "dimension": (dimension, "Hard problems in 2 to 256 dimensions."),
+    "marginals": (marginals, "Three to six marginals at once, and their barycenters."),
+    "maps": (maps, "Where given points go: maps and conditional laws beside known ones."),
+    "map_comparison": (map_comparison, "Maps of other methods as the data grows, on one core."),
 }
 
 
@@ -51,7 +57,7 @@ def _add(name: str, module: ModuleType, about: str) -> None:
         only: Annotated[str, typer.Option(help="Only settings whose name, between slashes, has this in it.")] = "",
     ) -> None:
         folder = out or (Path(tempfile.mkdtemp(prefix="torchspot-quick-")) if quick else Path("results"))
-        call = Call(quick, seeds, "cpu" if module is comparison else device, folder, jobs, only)
+        call = Call(quick, seeds, "cpu" if module in (comparison, map_comparison) else device, folder, jobs, only)
         settings = module.settings(quick)
         if not (asked := call.asked(settings)):
             names = ", ".join(f"/{setting}/" for setting in settings[-10:])

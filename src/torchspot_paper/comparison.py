@@ -2,9 +2,6 @@
 
 __all__ = ["draw", "run", "settings"]
 
-import multiprocessing
-import resource
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +13,7 @@ import torch
 from torchspot import SPOT, engines, presets
 from torchspot.baselines import ROT
 from torchspot.exact import emd, sinkhorn
+from torchspot_paper.clock import Clock, in_own_process
 from torchspot_paper.problems import gaussians
 from torchspot_paper.recipe import Call, Outcome, marginals_beside_noise
 
@@ -24,9 +22,8 @@ MOST = {"emd": 10_000, "sinkhorn": 10_000}
 """Points beyond which a matrix of all pairs does not fit, or takes hours."""
 SINKHORN, ROT_EPSILON = 0.05, 0.1
 
-
-Solved = tuple[float, Callable[[], dict[str, float]] | None]
-"""A value, and for a plan what there is to say of it, found after the clock has stopped."""
+Solved = tuple[float, Callable[[], dict[str, float]]]
+"""A value, and what else there is to say, found after the clock has stopped."""
 
 
 @dataclass(frozen=True)
@@ -48,42 +45,15 @@ def settings(quick: bool) -> list[Setting]:
 
 def run(call: Call, setting: Setting) -> list[Outcome]:
     """In a process of its own, so that the peak memory is its own (unless it is quick)."""
-    if call.quick:
-        return [_outcome(setting, *_solved(setting, call.quick))]
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_solve, args=(theirs, setting, call.quick))
-    process.start()
-    theirs.close()  # so that a child that dies is noticed
-    solved = ours.recv()
-    process.join()
-    return [_outcome(setting, *solved)]
+    taken = in_own_process(_solved, setting, call.quick)
+    return [Outcome({"method": setting.method, "n": setting.n}, taken.as_metrics(), 1, taken.seconds)]
 
 
-def _outcome(
-    setting: Setting, value: float, more: dict[str, float], seconds: float, before: float, peak: float
-) -> Outcome:
-    metrics = {"error": value / 5.0 - 1, "seconds": seconds, "peak_megabytes": peak, "megabytes_before": before} | more
-    return Outcome({"method": setting.method, "n": setting.n}, metrics, 1, seconds)
-
-
-def _solve(pipe: Any, setting: Setting, quick: bool) -> None:
-    torch.set_num_threads(1)
-    pipe.send(_solved(setting, quick))
-
-
-def _solved(setting: Setting, quick: bool) -> tuple[float, dict[str, float], float, float, float]:
-    """The value, what else there is to say of it, the seconds it took, and the peak memory before and after."""
+def _solved(clock: Clock, setting: Setting, quick: bool) -> dict[str, float]:
     x, y = gaussians().sample(setting.n, 0)
-    before = _peak_megabytes()
-    started = time.perf_counter()
-    value, plan = _METHODS[setting.method](x, y, quick)
-    seconds, peak = time.perf_counter() - started, _peak_megabytes()
-    return value, {} if plan is None else plan(), seconds, before, peak
-
-
-def _peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    with clock:
+        value, judge = _METHODS[setting.method](x, y, quick)
+    return {"error": value / 5.0 - 1} | judge()
 
 
 def _spot(x: Any, y: Any, quick: bool) -> Solved:
@@ -99,15 +69,15 @@ def _spot(x: Any, y: Any, quick: bool) -> Solved:
 
 def _rot(x: Any, y: Any, quick: bool) -> Solved:
     steps = 30 if quick else 2000
-    return ROT(epsilon=ROT_EPSILON, steps=steps, engine=engines.Eager("cpu")).fit(x, y).duals_[0], None
+    return ROT(epsilon=ROT_EPSILON, steps=steps, engine=engines.Eager("cpu")).fit(x, y).duals_[0], dict
 
 
 def _emd(x: Any, y: Any, quick: bool) -> Solved:
-    return emd(gaussians().cost, torch.from_numpy(x), torch.from_numpy(y)), None
+    return emd(gaussians().cost, torch.from_numpy(x), torch.from_numpy(y)), dict
 
 
 def _sinkhorn(x: Any, y: Any, quick: bool) -> Solved:
-    return sinkhorn(gaussians().cost, torch.from_numpy(x), torch.from_numpy(y), epsilon=SINKHORN), None
+    return sinkhorn(gaussians().cost, torch.from_numpy(x), torch.from_numpy(y), epsilon=SINKHORN), dict
 
 
 _METHODS: dict[str, Callable[[Any, Any, bool], Solved]] = {

@@ -9,6 +9,7 @@ from functools import cache, cached_property
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.stats import norm
 
 from torchspot import costs
 from torchspot.types import Cost
@@ -141,9 +142,31 @@ def _monotone(q: Points) -> Callable[[Points, Rng], Points]:
 
 @cache
 def map_problems(dim: int) -> dict[str, Problem]:
-    """Problems under the squared cost whose optimal plan is a map: a linear one and two that are not."""
+    """Problems under the squared cost whose optimal plan is a map: a linear one, two that are not, one on the line."""
+    if dim == 1:
+        return {"mixtures": _sorted_mixtures()}
     hard = dimension_problems(dim)
     return {"linear": _linear(dim, np.random.default_rng([dim, 1])), **{k: hard[k] for k in ("softmax", "monotone")}}
+
+
+def _sorted_mixtures() -> Problem:
+    """Halves of N(±1, .5) to unequal parts of N(−2, .5), N(1, .1) and N(3, .3): on the line it is best to sort."""
+    grid = np.linspace(-8, 8, 200_001)
+    x_parts, y_parts = ((0.5, -1, 0.5), (0.5, 1, 0.5)), ((0.3, -2, 0.5), (0.5, 1, 0.1), (0.2, 3, 0.3))
+
+    def cumulative(parts: tuple[tuple[float, float, float], ...]) -> Points:
+        return sum(share * norm.cdf(grid, mean, np.sqrt(variance)) for share, mean, variance in parts)
+
+    def base(n: int, rng: Rng) -> Points:
+        part = rng.choice(2, size=n)
+        return np.where(part, 1.0, -1.0)[:, None] + np.sqrt(0.5) * rng.normal(size=(n, 1))
+
+    below, above = cumulative(x_parts), cumulative(y_parts)
+
+    def move(x: Points, rng: Rng) -> Points:
+        return np.interp(np.interp(x, grid, below), above, grid)
+
+    return Problem("mixtures", costs.squared_euclidean, base, move)
 
 
 def _linear(dim: int, law: Rng) -> Problem:

@@ -23,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -32,7 +32,7 @@ from torchspot.discrepancies import sliced_w2
 from torchspot.estimators.presets import Preset
 from torchspot.storage import replacing
 from torchspot.types import Engine, Plan
-from torchspot_paper.problems import Problem
+from torchspot_paper.problems import Points
 
 Rows = Sequence[dict[str, Any]]
 """As they are stored."""
@@ -188,7 +188,14 @@ def errors_of(values: Sequence[float], truth: float) -> dict[str, float]:
     }
 
 
-def marginals_beside_noise(plans: Sequence[Plan], problem: Problem, n: int = 10_000) -> dict[str, float]:
+class Sampled(Protocol):
+    """A problem that can be drawn from."""
+
+    def sample(self, n: int, seed: int) -> tuple[Points, ...]:
+        """n samples of each marginal, unpaired."""
+
+
+def marginals_beside_noise(plans: Sequence[Plan], problem: Sampled, n: int = 10_000) -> dict[str, float]:
     """Sliced W2 of the worst marginal of all runs from fresh samples of its law, and what two fresh samples show."""
     fresh = [[torch.from_numpy(x) for x in problem.sample(n, 10**5 + k)] for k in range(2)]
     floors = [sliced_w2(a, b) for a, b in zip(*fresh, strict=True)]

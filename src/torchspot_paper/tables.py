@@ -1,6 +1,6 @@
 """The tables of the report: one function for each experiment, rows in, Markdown out."""
 
-__all__ = ["comparison", "dimension", "fig2", "fig3", "fig4", "fig6"]
+__all__ = ["comparison", "dimension", "fig2", "fig3", "fig4", "fig6", "map_comparison", "maps", "marginals"]
 
 import json
 import math
@@ -240,6 +240,102 @@ def dimension(rows: Rows) -> Iterator[str]:
             "were not run. Most equal times at d = 16 were taken on a CPU, the rows say which."
         )
         yield _table(*_controls(controlled))
+
+
+def marginals(rows: Rows) -> Iterator[str]:
+    """Errors of the cost and of the barycenter; time and memory as marginals are added."""
+    found = list(_by_setting(rows))
+    lines = [
+        [
+            s["problem"],
+            str(s["m"]),
+            str(s["d"]),
+            s["method"],
+            f"{_percent(f['error'])} ({_percent(f['worst_error'])})",
+            _percent(f["error_at_step_0"], signed=True),
+            _ratio(f),
+            _percent_and_worst(f, "barycenter_mean_error"),
+            _percent_and_worst(f, "barycenter_covariance_error"),
+            str(row["seeds"]),
+            f"{row['seconds']:g}",
+        ]
+        for s, f, row in sorted(found, key=lambda item: [str(v) for v in item[0].values()])
+        if not s.get("scaling")
+    ]
+    head = ["problem", "m", "d", "method", "cost off by (worst)", "at step 0", "SW2 / floor"]
+    yield _table([*head, "barycenter: mean", "covariance", "runs", "seconds"], lines)
+    scaled = [
+        [
+            str(s["m"]),
+            s["method"],
+            f"{f['rows']:,.0f}",
+            f"{f['seconds']:.1f}" if f["seconds"] else "does not fit",
+            f"{f['peak_megabytes']:,.0f}" if f["seconds"] else f"{f['tensor_megabytes']:,.0f} for the tensor",
+            _percent(f.get("error"), signed=True),
+        ]
+        for s, f, _ in sorted(found, key=lambda item: (item[0]["m"], item[0]["method"]))
+        if s.get("scaling")
+    ]
+    if scaled:
+        yield "Time and memory on one core, Gaussians in the plane:"
+        yield _table(["m", "method", "rows", "seconds", "peak memory, MB", "error"], scaled)
+
+
+def maps(rows: Rows) -> Iterator[str]:
+    """UVP by problem, dimension and critics; then shapes and atoms."""
+    found = sorted(_by_setting(rows), key=lambda item: (item[0]["problem"], item[0]["d"], item[0]["critics"]))
+    lines = [
+        [
+            s["problem"],
+            str(s["d"]),
+            s["critics"] + (", warm start" if s["warm_start"] else ""),
+            _percent_and_worst(f, "uvp"),
+            _percent(f["uvp_at_step_0"]),
+            f"{_percent(f['signed_error'], signed=True)} ({_percent(f['worst_error'])})",
+            _ratio(f),
+            str(row["seeds"]),
+            f"{row['seconds']:g}",
+        ]
+        for s, f, row in found
+        if "uvp" in f
+    ]
+    head = ["problem", "d", "critics", "UVP (worst)", "at step 0", "cost off by (worst)", "SW2 / floor"]
+    yield _table([*head, "runs", "seconds"], lines)
+    shapes = [f for _, f, _ in found if "sliced_w2_over_floor" in f]
+    for f in shapes:
+        yield (
+            f"Moons and circles, both directions: cost off by {_percent(f['signed_error'], signed=True)} on average, "
+            f"{_percent(f['worst_error'])} at worst ({_percent(f['error_at_step_0'], signed=True)} at step 0); the "
+            f"worst image lies at {f['sliced_w2_over_floor']:.2f}× its noise floor."
+        )
+    atoms = [
+        [s["problem"], _mean_and_worst(f, "conditional_w2"), f"{f['least_spread']:.2f} to {f['most_spread']:.2f}"]
+        for s, f, _ in found
+        if "conditional_w2" in f
+    ]
+    if atoms:
+        yield _table(["atoms", "W2 of partners to the truth (worst)", "spread over the true one"], atoms)
+
+
+def map_comparison(rows: Rows) -> Iterator[str]:
+    """UVP, cost, time and memory by the number of rows."""
+    lines = [
+        [
+            f"{s['n']:,}",
+            s["method"],
+            _percent(f["uvp"]),
+            _percent(f["signed_error"], signed=True),
+            f"{f['seconds']:.1f}",
+            f"{f['peak_megabytes']:,.0f}",
+            f"{f['megabytes_before']:,.0f}",
+        ]
+        for s, f, _ in sorted(_by_setting(rows), key=lambda item: (item[0]["n"], item[0]["method"]))
+    ]
+    yield _table(["n", "method", "UVP", "cost off by", "seconds", "peak memory, MB", "before the call, MB"], lines)
+
+
+def _percent_and_worst(found: dict[str, float], name: str) -> str:
+    return f"{_percent(found[name])} ({_percent(found[f'worst_{name}'])})" if name in found else ""
 
 
 def _controls(controlled: Sequence[tuple[dict[str, Any], dict[str, float]]]) -> tuple[list[str], list[list[str]]]:

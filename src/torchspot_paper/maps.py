@@ -1,0 +1,222 @@
+"""Beyond the paper: where does a given point go? Maps and conditional laws against known ones."""
+
+__all__ = ["draw", "run", "settings"]
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from scipy.stats import norm
+from sklearn.datasets import make_circles, make_moons
+
+from torchspot import SPOT, costs, latents, presets
+from torchspot.discrepancies import sliced_w2, w2_of_columns
+from torchspot.estimators.presets import Preset
+from torchspot.exact import emd
+from torchspot_paper.problems import Points, Problem, map_problems
+from torchspot_paper.recipe import Call, Outcome, marginals_beside_noise
+
+N, SEEDS, JUDGED = 100_000, 3, 20_000
+DIMENSIONS = (2, 4, 8, 16, 32)
+ATOMS: dict[str, Points] = {"point": np.zeros((2, 1)), "three atoms": np.array([[-2.0], [0.0], [1.0]])}
+BLOCK, BLOCKS = 4096, 4
+RECIPES: dict[str, Preset] = {"lipschitz": presets.anchored(), "free": presets.free_potential()}
+"""What holds the second marginal: critics that are 1-Lipschitz, or a potential of any steepness."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A problem, its dimension, and what SPOT is run with."""
+
+    problem: str
+    d: int
+    critics: str = "lipschitz"
+    warm_start: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.problem}/{self.d}/{self.critics}/warm_start={self.warm_start}"
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """As rows say it."""
+        return {"problem": self.problem, "d": self.d, "critics": self.critics, "warm_start": self.warm_start}
+
+
+def settings(quick: bool) -> list[Setting]:
+    """Every problem with known map in every dimension under both kinds of critics; then shapes and atoms."""
+    dims = (2,) if quick else DIMENSIONS
+    known = [(name, d) for d in (1, *dims) for name in map_problems(d)]
+    asked = [Setting(name, d, critics) for critics in RECIPES for name, d in known]
+    asked += [Setting("linear", d, warm_start=True) for d in dims]
+    return [*asked, Setting("moons and circles", 2), *(Setting(name, 1) for name in ATOMS)]
+
+
+def run(call: Call, setting: Setting) -> list[Outcome]:
+    """All seeds as replicas."""
+    if setting.problem in ATOMS:
+        return [_run_atoms(call, setting)]
+    if setting.problem == "moons and circles":
+        return [_run_shapes(call, setting)]
+    return [_run_known(call, setting)]
+
+
+@dataclass
+class _AtStep0:
+    """Measures the plan before the first step."""
+
+    measure: Any
+    value: float = np.nan
+
+    def begin(self, run: Any) -> None:
+        self.value = self.measure(run.plans()[0])
+
+    def __call__(self, training: Any, record: Any) -> None:
+        """Nothing at later steps."""
+
+
+def _fitted(
+    call: Call, setting: Setting, xs: tuple[Points, ...], latent: latents.Anchored, callbacks: Sequence[Any] = ()
+) -> tuple[SPOT, int, float]:
+    """The fit, how many runs it has, and the seconds it took."""
+    seeds, preset = call.runs(SEEDS), replace(RECIPES[setting.critics], warm_start=setting.warm_start)
+    steps = 30 if call.quick else None
+    started = time.perf_counter()
+    spot = SPOT(
+        cost=costs.squared_euclidean,
+        latent=latent,
+        preset=preset,
+        steps=steps,
+        replicas=seeds,
+        engine=call.engine(),
+        callbacks=callbacks,
+    ).fit(*xs)
+    return spot, seeds, time.perf_counter() - started
+
+
+def _run_known(call: Call, setting: Setting) -> Outcome:
+    problem = map_problems(setting.d)[setting.problem]
+    start = _AtStep0(partial(unexplained, problem=problem))
+    n = 2000 if call.quick else N
+    spot, seeds, seconds = _fitted(call, setting, problem.sample(n, 0), latents.anchored(noise_dim=0), [start])
+    found = [unexplained(plan, problem) for plan in spot.plans_]
+    errors = [plan.expected_cost().value / problem.value - 1 for plan in spot.plans_]
+    metrics = {
+        "uvp": statistics.fmean(found),
+        "worst_uvp": max(found),
+        "uvp_at_step_0": start.value,
+        "signed_error": statistics.fmean(errors),
+        "worst_error": max(map(abs, errors)),
+        **marginals_beside_noise(spot.plans_, problem),
+    }
+    return Outcome(setting.about | {"steps": spot.plan_.facts["steps"]}, metrics, seeds, seconds)
+
+
+def unexplained(plan: Any, problem: Problem, n: int = JUDGED) -> float:
+    """L2-UVP, E‖T(x) − T*(x)‖² / Var ν, of x that training never saw."""
+    x, y = problem.pairs(n, 5)
+    return unexplained_by(plan.barycentric_map(x), torch.from_numpy(y))
+
+
+def unexplained_by(moved: torch.Tensor, optimal: torch.Tensor) -> float:
+    """E‖T(x) − T*(x)‖² / Var ν."""
+    apart = (moved.double().cpu() - optimal).square().sum(1).mean()
+    return float(apart / optimal.var(0).sum())
+
+
+def _run_shapes(call: Call, setting: Setting) -> Outcome:
+    """Both directions at once; each beside exact transport of blocks of fresh points."""
+    n, size, blocks = (2000, 200, 2) if call.quick else (N, BLOCK, BLOCKS)
+    spot, seeds, seconds = _fitted(call, setting, _shapes(n, 0), latents.anchored(noise_dim=0, at=(0, 1)))
+    truth = statistics.fmean(emd(costs.squared_euclidean, *_shape_tensors(size, 10**6 + k)) for k in range(blocks))
+    x, y = _shape_tensors(JUDGED, 10**5)
+    _, other = _shape_tensors(JUDGED, 10**5 + 1)
+    errors, ratios = [], []
+    for plan in spot.plans_:
+        for start, (source, target) in enumerate(((x, y), (y, x))):
+            moved = plan.transport(source, start=start).double().cpu()
+            errors.append(float(costs.squared_euclidean(source, moved).mean()) / truth - 1)
+            floor = sliced_w2(target, other if start == 0 else _shape_tensors(JUDGED, 10**5 + 1)[0])
+            ratios.append(sliced_w2(moved, target) / floor)
+    metrics = {
+        "signed_error": statistics.fmean(errors),
+        "worst_error": max(map(abs, errors)),
+        "error_at_step_0": spot.history_[0]["cost"] / truth - 1,
+        "sliced_w2_over_floor": max(ratios),
+    }
+    shown = {f"{name}_{a}": part[:300, a].tolist() for name, part in _pairs(spot.plans_[0], x).items() for a in (0, 1)}
+    return Outcome(setting.about | {"steps": spot.plan_.facts["steps"]}, metrics, seeds, seconds, {}, shown)
+
+
+def _pairs(plan: Any, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"x": x, "y": plan.transport(x[:300]).double().cpu()}
+
+
+def _shapes(n: int, seed: int) -> tuple[Points, ...]:
+    moons, _ = make_moons(n, noise=0.08, random_state=seed)
+    circles, _ = make_circles(n, noise=0.05, factor=0.5, random_state=seed + 1)
+    return moons, 1.5 * circles + np.array([0.5, 0.25])
+
+
+def _shape_tensors(n: int, seed: int) -> tuple[torch.Tensor, ...]:
+    return tuple(map(torch.from_numpy, _shapes(n, seed)))
+
+
+def _run_atoms(call: Call, setting: Setting) -> Outcome:
+    """Atoms to N(0, 1): no map does it, and the partners of each atom must be N(0, 1) on its quantile interval."""
+    atoms = ATOMS[setting.problem]
+    y = np.random.default_rng(0).normal(size=(2000 if call.quick else N, 1))
+    spot, seeds, seconds = _fitted(call, setting, (atoms, y), latents.anchored())
+    different = np.unique(atoms, axis=0)
+    truth = _on_quantile_intervals(len(different), JUDGED)
+    apart, spreads = [], []
+    for plan in spot.plans_:
+        drawn = plan.transport(different, JUDGED, seed=0)[..., 0].double().cpu()
+        apart += [float(w2_of_columns(a[:, None], b[:, None])) for a, b in zip(drawn, truth, strict=True)]
+        spreads += (drawn.std(1) / truth.std(1)).tolist()
+    metrics = {
+        "conditional_w2": statistics.fmean(apart),
+        "worst_conditional_w2": max(apart),
+        "least_spread": min(spreads),
+        "most_spread": max(spreads),
+    }
+    return Outcome(setting.about | {"steps": spot.plan_.facts["steps"]}, metrics, seeds, seconds)
+
+
+def _on_quantile_intervals(count: int, n: int) -> torch.Tensor:
+    """N(0, 1) on each of so many intervals of equal mass, n quantiles each."""
+    levels = (np.arange(count)[:, None] + (np.arange(n) + 0.5) / n) / count
+    return torch.from_numpy(norm.ppf(levels))
+
+
+def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """UVP against dimension, one panel for each problem, one line for each kind of critics."""
+    names = list(map_problems(2))
+    figure, axes = plt.subplots(1, len(names), figsize=(12, 3.6), sharey=True)
+    found = {
+        (s["problem"], s["critics"], s["warm_start"], s["d"], row["metric"]): row["value"]
+        for row in rows
+        if (s := row["setting"])
+    }
+    for axis, name in zip(axes, names, strict=True):
+        for critics, warm in ((c, w) for c in RECIPES for w in (False, True)):
+            dims = sorted(k[3] for k in found if k[:3] == (name, critics, warm) and k[4] == "uvp")
+            if not dims:
+                continue
+            label = critics + (", warm start" if warm else "")
+            (line,) = axis.plot(dims, [100 * found[name, critics, warm, d, "uvp"] for d in dims], "o-", label=label)
+            worst = [100 * found[name, critics, warm, d, "worst_uvp"] for d in dims]
+            axis.plot(dims, worst, "_", color=line.get_color())
+        axis.set(title=name, xscale="log", yscale="log", xlabel="dimension", xticks=DIMENSIONS, xticklabels=DIMENSIONS)
+        axis.minorticks_off()
+    axes[0].set_ylabel("L2-UVP, % (bars: worst run)")
+    axes[0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+    plt.close(figure)
