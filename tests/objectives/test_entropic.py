@@ -26,6 +26,7 @@ def game(epsilon, depth=2):
         mlp_critics(8, 2)(shapes, rng),
         lambda x, y: (x - y).square().sum(1),
         torch.tensor([2.0, 3.0]),
+        (0, 1),
     )
     return Entropic(transport, epsilon), torch.randn(40, 3, generator=rng)
 

@@ -20,6 +20,7 @@ def game(cost=costs.squared_euclidean, m: int = 2) -> tuple[Transport, tuple[tor
         mlp_critics(8, 2)(shapes, rng),
         cost,
         torch.tensor([2.0 + k for k in range(m)]),
+        tuple(range(m)),
     )
     return objective, tuple(torch.randn(50, 2, generator=rng) for _ in range(m + 1))
 

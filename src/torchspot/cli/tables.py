@@ -57,6 +57,7 @@ def _add_certificate(table: Table, certified: Certificate) -> None:
     if certified.lower_for_any_law is not None:
         table.add_row("    for any law at all", f"at least {certified.lower_for_any_law:.5g}")
     table.add_row("    between", law)
+    table.add_row("    this is", escape(certified.covers))
     table.add_row("    found by", escape(certified.method))
     table.add_row("    about the plan", certified.verdict)
     table.add_row("    rounded to data", f"{certified.rounded_cost:.5g}, at most {certified.gap:.3g} above optimal")

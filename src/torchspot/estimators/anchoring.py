@@ -2,6 +2,7 @@
 
 __all__ = ["anchored_networks", "bound", "conditional_plan"]
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -54,7 +55,7 @@ def anchored_networks(
     if isinstance(given, nn.Module):
         if len(kind.at) > 1:
             raise InvalidArgument("anchored at several marginals, each needs a network: give generator= as a builder.")
-        return anchored(kind.at, lambda anchor: lambda shapes, rng: given)
+        return anchored(kind.at, lambda anchor: lambda shapes, rng: copy.deepcopy(given))
 
     def network(anchor: int) -> Builder:
         maps = None if start is None else start.maps_from(anchor, _THIN)

@@ -100,7 +100,7 @@ class EntropicSPOT(PushforwardEstimator):
         """−E log p of the fitted plan, from n draws, with its Monte-Carlo error."""
         return self._fitted().entropy(n)
 
-    def _default_preset(self) -> Preset:
+    def _default_preset(self, problem: Problem) -> Preset:
         return presets.entropic()
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:

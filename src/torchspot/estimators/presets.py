@@ -1,6 +1,6 @@
 """Recipes: everything about training that is not the problem itself."""
 
-__all__ = ["Preset", "Sizes", "anchored", "clipping", "default", "entropic", "free_potential", "paper"]
+__all__ = ["Preset", "Sizes", "anchored", "clipping", "conditional", "default", "entropic", "free_potential", "paper"]
 
 import math
 from collections.abc import Callable
@@ -151,11 +151,20 @@ def default(learning_rate: float = _FULL_RATE) -> Preset:
 
 
 def anchored(learning_rate: float = _FULL_RATE) -> Preset:
-    """The recipe for plans that start from real samples (`latents.anchored`): the default one, averaged over less.
+    """The recipe for maps (`latents.anchored` without noise): the default one, averaged over less.
 
     With one marginal exact the game turns less, and a long average lags: in two dimensions costs came out 4 % low.
     """
     return replace(default(learning_rate), averaging=0.997)
+
+
+def conditional(learning_rate: float = 1e-3) -> Preset:
+    """The recipe for anchored plans with noise: the default one, slower and without momentum.
+
+    From three atoms to a Gaussian the conditional laws were .08 of its deviation off with the recipe for maps, and .03
+    with this one.
+    """
+    return replace(default(learning_rate), betas=(0.0, 0.99))
 
 
 def free_potential(learning_rate: float = 1e-3) -> Preset:

@@ -91,7 +91,7 @@ class PushforwardEstimator(BaseEstimator, ABC):
     """η over the slope that it must exceed."""
 
     @abstractmethod
-    def _default_preset(self) -> Preset:
+    def _default_preset(self, problem: Problem) -> Preset:
         """Where none is given."""
 
     @abstractmethod
@@ -159,9 +159,10 @@ def _prepare(
     """Checks everything and builds the game; nothing is trained yet."""
     _check_callable(estimator.cost)
     replicas = _check_replicas(estimator)
-    preset = estimator._default_preset() if estimator.preset is None else estimator.preset
     engine = choose_engine() if estimator.engine is None else estimator.engine
-    problem = pose(sources, weights, seed=estimator.seed, engine=engine, standardise=preset.standardise)
+    standardise = estimator.preset is None or estimator.preset.standardise
+    problem = pose(sources, weights, seed=estimator.seed, engine=engine, standardise=standardise)
+    preset = estimator._default_preset(problem) if estimator.preset is None else estimator.preset
     problem.check_cost(estimator.cost)
     sizes = _sizes(estimator, preset, problem)
     game = estimator._game(preset, problem, sizes)

@@ -41,7 +41,8 @@ class SPOT(PushforwardEstimator):
         steps: generator steps; by default from the data's dimension.
         batch_size: samples a step; by default from the data's dimension.
         replicas: so many independent runs (weights, mini-batches and noise of their own), computed together.
-        preset: how to train; `presets.default()` if None, `presets.anchored()` for anchored plans.
+        preset: how to train; `presets.default()` if None, for anchored plans `presets.anchored()`, with noise
+            `presets.conditional()`.
         seed: of everything random.
         engine: where and how to train; if None, `Captured()` on a GPU and `Eager()` without one.
         callbacks: called at logged steps.
@@ -105,8 +106,10 @@ class SPOT(PushforwardEstimator):
             raise InvalidArgument(NO_MAP)
         return as_arrays(plan.barycentric_map(x, start=start))
 
-    def _default_preset(self) -> Preset:
-        return presets.anchored() if isinstance(self.latent, Anchored) else presets.default()
+    def _default_preset(self, problem: Problem) -> Preset:
+        if not isinstance(self.latent, Anchored):
+            return presets.default()
+        return presets.conditional() if bound(self.latent, problem).noise_dim else presets.anchored()
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
         latent = _default_latent(problem) if self.latent is None else self.latent

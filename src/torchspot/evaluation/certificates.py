@@ -51,6 +51,8 @@ class Certificate:
     """Whose optimal cost: of the "population" that the rows are a sample of, or of the "samples" themselves."""
     method: str
     """How the bounds were found, in words."""
+    covers: str
+    """What the interval is about, and what it leaves open, in words."""
     confidence: float
     """How often such an interval holds the truth (in the limit of many rows)."""
     plan_cost: Estimate
@@ -155,6 +157,7 @@ def certify(
         upper=max(lower.value, upper.bound),
         target="samples" if lower.of_samples or any(one.weighted for one in data) else "population",
         method=f"upper: {upper.words}; lower: {lower.words}",
+        covers=_covers(plan, len(xs)),
         confidence=confidence,
         plan_cost=plan.expected_cost(),
         objective=_objective(plan, data, seed),
@@ -165,6 +168,22 @@ def certify(
         epsilon=_facts(plan).get("epsilon"),
         lower_for_any_law=lower.for_any_law,
     )
+
+
+def _covers(plan: Plan, m: int) -> str:
+    """What is bounded for so many marginals, and what of the plan it does not see."""
+    said = "the least mean cost of pairs whose parts have the two laws"
+    if m > 2:
+        said = (
+            f"the least mean cost of tuples whose parts have all {m} laws; above by couplings that matching one "
+            "marginal after another finds, which need not be the best of their rows"
+        )
+    for k in _facts(plan).get("anchored") or ():
+        said += (
+            f"; marginal {k + 1} of the plan is the data itself, so its cost is that of moving those rows, and of "
+            "single points or of points outside the data the interval says nothing"
+        )
+    return said
 
 
 class _Lower(NamedTuple):

@@ -22,7 +22,9 @@ from torchspot.types import Samples, Values
 
 _CHUNK = 1 << 16
 _AVERAGED = 256
-_OUTSIDE, _CHECKED = 1.5, 10_000
+_CHECKED = 10_000
+_OUTSIDE, _STRAY, _FAR = 1.5, 1e-3, 3.0
+"""Beyond the first a point counts as outside; a few in a thousand are let pass, unless one is beyond the last."""
 
 Partners = Tensor | Samples
 """Of points: a tensor where there is one other marginal, a tuple with one for each where there are more."""
@@ -113,7 +115,7 @@ class ConditionalPlan(PushforwardPlan):
         checked = points[:: max(1, -(-len(points) // _CHECKED))]
         far = self._outside(checked, start)
         count = int((far > _OUTSIDE).sum())
-        if count:
+        if count > _STRAY * len(checked) or float(far.max()) > _FAR:
             among = f"{count} of {len(checked)} points" + (" looked at" if len(checked) < len(points) else "")
             warnings.warn(
                 f"{among} lie outside the data that the plan was learned from: the farthest is {float(far.max()):.1f} "

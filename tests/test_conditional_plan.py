@@ -1,0 +1,186 @@
+"""Plans that answer where a given point goes: with networks whose answer is known, and from files."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torchspot
+from torchspot import SPOT, costs, evaluation, latents
+from torchspot.data.arrays import Rows
+from torchspot.errors import InvalidArgument
+from torchspot.latents import AnchoredDraws
+from torchspot.networks.anchored import AnchoredGenerator
+from torchspot.networks.generators import InDataUnits, Shapes, Units
+from torchspot.plans import ConditionalPlan, PooledPlan
+from torchspot.plans.support import Support
+
+X = np.random.default_rng(0).normal(size=(500, 2)) * 2 + 5
+Y = np.random.default_rng(1).normal(size=(700, 2)) - 3
+
+
+class Doubled(nn.Module):
+    """(u, noise) ↦ 2u + noise, for each of so many marginals."""
+
+    def __init__(self, marginals: int = 1, noise: int = 0) -> None:
+        super().__init__()
+        self.factor, self.marginals, self.noise = nn.Parameter(torch.tensor(2.0)), marginals, noise
+
+    def forward(self, z):
+        u = z[:, :2]
+        more = z[:, 2:].sum(1, keepdim=True) if self.noise else 0
+        return tuple((k + 1) * self.factor * u + more for k in range(self.marginals))
+
+
+def plan(*, noise=0, at=(0,), m=2, sources=True, network=None) -> ConditionalPlan:
+    units = Units(tuple(torch.full((2,), 5.0 - 8 * k) for k in range(m)), 2.0)
+    shapes = Shapes(2 * len(at) + noise, ((2,),) * m)
+    generator = AnchoredGenerator([network or Doubled(m - 1, noise) for _ in at], shapes, at)
+    kind = latents.anchored(noise, at=at)
+    data = tuple(Rows(torch.from_numpy((X, Y)[a]).float()) for a in at) if sources else ()
+    draws = AnchoredDraws(kind, tuple(units.means[a] for a in at), units.scale, torch.float32, data)
+    support = tuple(Support.of(units.from_data((torch.from_numpy((X, Y)[a]),), (a,))[0], torch.zeros(1, 2)) for a in at)
+    cost = costs.squared_euclidean if m == 2 else costs.sum_over_pairs(costs.squared_euclidean)
+    return ConditionalPlan(InDataUnits(generator, units), draws, cost, (None,) * m, {}, support)
+
+
+def doubled(x):
+    """What the network does, in data units: about the means 5 and −3."""
+    return -3 + 2 * (x - 5)
+
+
+def test_points_go_where_the_network_sends_them_in_data_units():
+    moved = plan().transport(X[:10])
+    assert moved.shape == (10, 2)
+    assert np.allclose(moved, doubled(X[:10]), atol=1e-5)
+    assert np.allclose(plan().barycentric_map(X[:10]), moved)
+
+
+def test_joint_samples_start_from_the_data_itself():
+    x, y = plan().sample(200, seed=3)
+    apart = torch.cdist(x.double(), torch.from_numpy(X)).amin(1)
+    assert apart.max() < 1e-5
+    assert torch.allclose(y, doubled(x), atol=1e-4)
+
+
+def test_several_partners_have_the_law_of_the_noise():
+    noisy = plan(noise=1)
+    drawn = noisy.transport(X[:3], 20_000, seed=0)
+    assert drawn.shape == (3, 20_000, 2)
+    assert np.allclose(drawn.mean(1), doubled(X[:3]), atol=0.1)
+    assert torch.allclose(drawn.std(1), torch.full((3, 2), 2.0), atol=0.05)  # noise of deviation 1, times the scale
+    assert np.allclose(noisy.barycentric_map(X[:3], 4096), doubled(X[:3]), atol=0.2)
+    assert torch.equal(noisy.transport(X[:3], 5, seed=1), noisy.transport(X[:3], 5, seed=1))
+    assert not torch.equal(noisy.transport(X[:3], 5), noisy.transport(X[:3], 5))
+
+
+def test_of_three_marginals_there_are_two_partners():
+    first, second = plan(m=3).transport(X[:4])
+    assert np.allclose(first, doubled(X[:4]), atol=1e-5)
+    assert np.allclose(second, -11 + 4 * (X[:4] - 5), atol=1e-5)
+
+
+def test_both_directions_and_rows_that_take_turns():
+    both = plan(at=(0, 1))
+    assert np.allclose(both.inverse(Y[:5]), 5 + 2 * (Y[:5] + 3), atol=1e-4)
+    x, y = both.sample(101, seed=0)
+    assert torch.allclose(y[0::2], doubled(x[0::2]), atol=1e-4)
+    assert torch.allclose(x[1::2], 5 + 2 * (y[1::2] + 3), atol=1e-4)
+    assert torch.cdist(y[1::2].double(), torch.from_numpy(Y)).amin(1).max() < 1e-5
+
+
+def test_a_plan_of_the_other_direction_says_how_to_fit_it():
+    with pytest.raises(InvalidArgument, match=r"anchored\(at=1\)"):
+        plan().inverse(Y[:3])
+    with pytest.raises(InvalidArgument, match=r"anchored\(at=0\)"):
+        plan(at=(1,)).transport(X[:3])
+    with pytest.raises(InvalidArgument, match="n >= 1"):
+        plan().transport(X[:3], 0)
+    with pytest.raises(InvalidArgument, match=r"shape \(rows, 2\)"):
+        plan().transport(X[0])
+    with pytest.raises(InvalidArgument, match="not finite"):
+        plan().transport([[np.nan, 0]])
+
+
+def test_points_outside_the_data_are_warned_of_with_a_number():
+    fitted = SPOT(cost=costs.squared_euclidean, latent=latents.anchored(), steps=2).fit(X, Y).plan_
+    inside, outside = fitted.outside(X[:50]), fitted.outside([[40.0, 5.0], [5.0, 8.0]])
+    assert inside.max() <= 1.5
+    assert outside[0] > 5 > 1.5 > outside[1]
+    with pytest.warns(UserWarning, match=r"1 of 2 points lie outside .* times as far"):
+        fitted.transport([[40.0, 5.0], [5.0, 8.0]])
+    assert fitted.transport(X).shape == X.shape  # no warning, or the test would fail
+
+
+def test_outside_counts_distances_over_the_largest_in_the_data():
+    support = Support.of(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[0.5], [4.0]]))
+    assert support.reach == 1.0
+    assert support.distance(torch.tensor([[-2.0], [3.5], [9.0]])).tolist() == [2.0, 0.5, 6.0]
+    atoms = Support.of(torch.tensor([[0.0], [2.0], [0.0]]), torch.tensor([[2.0]]))
+    assert atoms.reach == 2.0  # nothing is unseen: as far as the atoms are apart
+    assert Support.of(torch.zeros(5, 1), torch.zeros(3, 1)).reach == 1.0
+
+
+@pytest.mark.parametrize("at", [0, 1, (0, 1)])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_file_keeps_the_map_and_draws_again_with_its_data(at, replicas, tmp_path):
+    fitted = SPOT(cost=costs.squared_euclidean, latent=latents.anchored(at=at), steps=3, replicas=replicas).fit(X, Y)
+    fitted.plan_.save(tmp_path)
+    loaded = torchspot.load(tmp_path)
+    start = at if isinstance(at, int) else 1
+    points = (X, Y)[start][:7]
+    assert torch.equal(
+        loaded.transport(points, start=start, seed=0), fitted.plan_.transport(points, start=start, seed=0)
+    )
+    assert torch.equal(loaded.outside(points, start=start), fitted.plan_.outside(points, start=start))
+    with pytest.raises(InvalidArgument, match="source=X"):
+        loaded.sample(3)
+    source = (X, Y)[at] if isinstance(at, int) else (X, Y)
+    again = torchspot.load(tmp_path, source=source).sample(9, seed=2)
+    assert all(torch.equal(a, b) for a, b in zip(again, fitted.sample(9, seed=2), strict=True))
+
+
+def test_a_source_that_does_not_fit_is_refused(tmp_path):
+    SPOT(cost=costs.squared_euclidean, latent=latents.anchored(), steps=2).fit(X, Y).plan_.save(tmp_path / "map")
+    SPOT(cost=costs.squared_euclidean, steps=2).fit(X, Y).plan_.save(tmp_path / "pairs")
+    with pytest.raises(InvalidArgument, match=r"samples of shape \(3,\)"):
+        torchspot.load(tmp_path / "map", source=np.zeros((5, 3)))
+    with pytest.raises(InvalidArgument, match="1 data sets, and source= has 2"):
+        torchspot.load(tmp_path / "map", source=(X, Y))
+    with pytest.raises(InvalidArgument, match=r"this one draws noise"):
+        torchspot.load(tmp_path / "pairs", source=X)
+
+
+def test_pooled_maps_take_turns_and_average():
+    one, other = plan(), plan(network=Doubled())
+    with torch.no_grad():
+        other.generator.generator.networks[0].factor.fill_(3.0)
+    pool = PooledPlan((one, other))
+    drawn = pool.transport(X[:2], 4000, seed=0)
+    ways = torch.stack([one.transport(X[:2]), other.transport(X[:2])])
+    near = (drawn[None] - ways[:, :, None]).norm(dim=-1)  # (plans, rows, draws)
+    assert near.amin(0).max() < 1e-4
+    assert 0.45 < (near[0] < near[1]).double().mean() < 0.55
+    assert torch.allclose(pool.barycentric_map(X[:2]), ways.mean(0), atol=1e-5)
+    with pytest.raises(InvalidArgument, match=r"latents\.anchored\(\)"):
+        SPOT(steps=2, replicas=2).fit(X, Y).plan_.transport(X)
+
+
+def test_anchored_plans_are_audited_and_certified_like_others():
+    fitted = SPOT(cost=costs.squared_euclidean, latent=latents.anchored(), steps=300).fit(X, Y)
+    judged = evaluation.audit(fitted.plan_, X, Y)
+    assert judged.marginals[0].at_noise_floor
+    certified = evaluation.certify(fitted.plan_, X, Y)
+    assert certified.lower < certified.upper
+    assert "marginal 1 of the plan is the data itself" in certified.covers
+    pairs = SPOT(cost=costs.squared_euclidean, steps=2).fit(X, Y)
+    assert "is the data itself" not in evaluation.certify(pairs.plan_, X, Y).covers
+
+
+def test_what_a_latent_cannot_be():
+    with pytest.raises(InvalidArgument, match="noise_dim"):
+        latents.anchored(-1)
+    with pytest.raises(InvalidArgument, match="at=…"):
+        latents.anchored(at=(0, 0))
+    with pytest.raises(InvalidArgument, match="names marginal 2"):
+        SPOT(latent=latents.anchored(at=2), steps=2).fit(X, Y)
