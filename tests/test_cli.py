@@ -156,7 +156,7 @@ BAD = {
         ["fit", "A", "B", "--out", "OUT", "--cost", "manhattan"],
         "no cost 'manhattan'. Choose one of: euclidean",
     ),
-    "a cost that is no norm": (["fit", "A", "B", "--out", "OUT", "--cost", "p_norm:x"], "p_norm needs a number"),
+    "a cost that is no norm": (["fit", "A", "B", "--out", "OUT", "--cost", "p_norm:x"], "p_norm needs numbers"),
     "an unknown preset": (
         ["fit", "A", "B", "--out", "OUT", "--preset", "best"],
         "no preset 'best'. Choose one of: default, paper",

@@ -5,7 +5,7 @@ __all__ = ["draw", "run", "settings"]
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,24 @@ class Setting:
     d: int
     critics: str = "lipschitz"
     warm_start: bool = False
+    longer: bool = False
+    """Whether networks are wider, batches larger and steps more than by default."""
 
     def __str__(self) -> str:
-        return f"{self.problem}/{self.d}/{self.critics}/warm_start={self.warm_start}"
+        longer = "/longer" if self.longer else ""
+        return f"{self.problem}/{self.d}/{self.critics}/warm_start={self.warm_start}{longer}"
 
     @property
     def about(self) -> dict[str, Any]:
         """As rows say it."""
-        return {"problem": self.problem, "d": self.d, "critics": self.critics, "warm_start": self.warm_start}
+        return asdict(self) | {"method": "spot"}
+
+    @property
+    def preset(self) -> Preset:
+        """The recipe: of maps, or of conditional laws where no map can do."""
+        preset = presets.conditional() if self.problem in ATOMS else RECIPES[self.critics]
+        longer: dict[str, Any] = {"width": 128, "batch_size": 2048, "steps": 20_000} if self.longer else {}
+        return replace(preset, warm_start=self.warm_start, **longer)
 
 
 def settings(quick: bool) -> list[Setting]:
@@ -55,7 +65,8 @@ def settings(quick: bool) -> list[Setting]:
     known = [(name, d) for d in (1, *dims) for name in map_problems(d)]
     asked = [Setting(name, d, critics) for critics in RECIPES for name, d in known]
     asked += [Setting("linear", d, warm_start=True) for d in dims]
-    return [*asked, Setting("moons and circles", 2), *(Setting(name, 1) for name in ATOMS)]
+    asked += [Setting("moons and circles", 2, longer=longer) for longer in (False, True)]
+    return asked + [Setting(name, 1) for name in ATOMS]
 
 
 def run(call: Call, setting: Setting) -> list[Outcome]:
@@ -85,13 +96,12 @@ def _fitted(
     call: Call, setting: Setting, xs: tuple[Points, ...], latent: latents.Anchored, callbacks: Sequence[Any] = ()
 ) -> tuple[SPOT, int, float]:
     """The fit, how many runs it has, and the seconds it took."""
-    seeds, preset = call.runs(SEEDS), replace(RECIPES[setting.critics], warm_start=setting.warm_start)
-    steps = 30 if call.quick else None
+    seeds, steps = call.runs(SEEDS), 30 if call.quick else None
     started = time.perf_counter()
     spot = SPOT(
         cost=costs.squared_euclidean,
         latent=latent,
-        preset=preset,
+        preset=setting.preset,
         steps=steps,
         replicas=seeds,
         engine=call.engine(),

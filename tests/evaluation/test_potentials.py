@@ -8,8 +8,12 @@ import torch
 
 import problems
 from torchspot import costs
+from torchspot.costs.multimarginal import Pairs
 from torchspot.evaluation import fitted, potentials
 from torchspot.evaluation.potentials import fit_potentials, linear, quadratic
+
+
+TWO = Pairs(costs.squared_euclidean, (0.5, 0.5), 4.0)
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +98,8 @@ def test_quadratic_potentials_give_the_closed_form_of_gaussians():
     xs = tuple(torch.from_numpy(x) for x in problems.three_gaussians(3000).xs)
     means = [x.mean(0).numpy() for x in xs]
     covariances = [np.cov(x.numpy().T, bias=True) for x in xs]
-    found = quadratic(costs.squared_euclidean.embedding, xs).mean(xs)
+    pairs = costs.pairs_of(costs.sum_over_pairs(costs.squared_euclidean), 3)
+    found = quadratic(costs.squared_euclidean.embedding, xs, pairs).mean(xs)
     assert found == pytest.approx(problems.multi_bures(means, covariances), rel=1e-4)
 
 
@@ -117,6 +122,6 @@ def test_convex_networks_find_what_quadratics_cannot(monkeypatch):
     rng = np.random.default_rng(0)
     x, base = (torch.from_numpy(rng.normal(size=(4000, 6))) for _ in range(2))
     y = base + 2 * torch.sign(base[:, :1]) * torch.eye(6, dtype=torch.float64)[0]  # the truth is 4
-    assert quadratic(costs.squared_euclidean.embedding, (x, y)).mean((x, y)) < 3.5
+    assert quadratic(costs.squared_euclidean.embedding, (x, y), TWO).mean((x, y)) < 3.5
     found = potentials._convex_network((x[:3000], y[:3000]), 0)
     assert 3.7 < found.mean((x[3000:], y[3000:])) < 4.1

@@ -51,8 +51,6 @@ class Certificate:
     """Whose optimal cost: of the "population" that the rows are a sample of, or of the "samples" themselves."""
     method: str
     """How the bounds were found, in words."""
-    covers: str
-    """What the interval is about, and what it leaves open, in words."""
     confidence: float
     """How often such an interval holds the truth (in the limit of many rows)."""
     plan_cost: Estimate
@@ -71,6 +69,8 @@ class Certificate:
     """Of an entropic plan: it may cost more than the optimal one, which is what ε is for."""
     lower_for_any_law: float | None = None
     """A lower bound that needs no limit of many rows and nothing of the laws; for metric costs, else None."""
+    covers: str = ""
+    """What the interval is about, and what it leaves open, in words."""
 
     @property
     def width(self) -> float:

@@ -3,6 +3,9 @@
 __all__ = ["load"]
 
 import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,79 +57,86 @@ def load(
                 f"{file} was fitted with a {name} of your own, and files hold no code. "
                 f"Load it with torchspot.load({str(file)!r}, {name}=…)."
             )
-    try:
+    with _refusing_what_does_not_fit(file, generator):
         held_out = tuple(_held_out_from(entry) for entry in state["held_out"])
-        drawn = _Latents(latent or latents.from_spec(state["latent"]), held_out, source)
-        plans = tuple(_from_state(state, run, generator, cost, drawn) for run in state["runs"])
-        return pooled(plans)
+        kind = latent or latents.from_spec(state["latent"])
+        means = state["runs"][0]["means"]
+    sources = () if source is None else _opened(source, kind, held_out, means)
+    with _refusing_what_does_not_fit(file, generator):
+        read = _Read(state, kind, held_out, sources)
+        return pooled(tuple(read.plan(run, generator, cost) for run in state["runs"]))
+
+
+@contextmanager
+def _refusing_what_does_not_fit(file: Path, generator: nn.Module | None) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError, OverflowError) as error:
-        if isinstance(error, InvalidArgument):
-            raise
         if generator is not None:
             raise InvalidArgument(f"{file} does not fit the generator that was given: {error}") from error
         raise CorruptFile(f"{file} is damaged or hostile: {error}.") from error
 
 
-def _from_state(
-    state: dict[str, Any], run: dict[str, Any], network: nn.Module | None, cost: Cost | None, drawn: "_Latents"
-) -> PushforwardPlan:
-    dtype = {"float32": torch.float32, "float64": torch.float64}[state["dtype"]]
-    units = Units(tuple(run["means"]), float(run["scale"]), dtype=dtype)
-    if not all(torch.isfinite(t).all() for t in (*units.means, units.scale, *run["weights"].values())):
-        raise ValueError("numbers that are not finite")
-    latent = drawn.of(units)
-    cost = costs.from_spec(state["cost"]) if cost is None else cost
-    if network is None:
-        network = from_spec(state["generator"], Shapes(latent.dim, tuple(tuple(mean.shape) for mean in run["means"])))
-        network.load_state_dict({name: weight.to(dtype) for name, weight in run["weights"].items()}, assign=True)
-    else:
-        network = copy.deepcopy(network)
-        network.load_state_dict(run["weights"])
-    plan = InDataUnits(network.requires_grad_(False), units).eval()
-    facts = dict(run["facts"])
-    if isinstance(latent, AnchoredDraws):
-        support = tuple(Support(entry["rows"], float(entry["reach"])) for entry in state["support"])
-        return ConditionalPlan(plan, latent, cost, drawn.held_out, facts, support)
-    if isinstance(network, Flow):
-        plan.generator = network.solved_by(Dopri5())
-    kind = DensityPlan if isinstance(network, Flow) else PushforwardPlan
-    return kind(plan, latent, cost, drawn.held_out, facts)
+@dataclass(frozen=True)
+class _Read:
+    """What the plans of a file share."""
 
+    state: dict[str, Any]
+    kind: Latent | Anchored
+    held_out: tuple[HeldOut | None, ...]
+    sources: tuple[Sampler, ...]
 
-class _Latents:
-    """What a loaded plan draws from; an anchored one from the data that is given, without the rows held out of it."""
+    def plan(self, run: dict[str, Any], network: nn.Module | None, cost: Cost | None) -> PushforwardPlan:
+        """The plan of one run."""
+        dtype = {"float32": torch.float32, "float64": torch.float64}[self.state["dtype"]]
+        units = Units(tuple(run["means"]), float(run["scale"]), dtype=dtype)
+        if not all(torch.isfinite(t).all() for t in (*units.means, units.scale, *run["weights"].values())):
+            raise ValueError("numbers that are not finite")
+        latent = self._latent(units)
+        cost = costs.from_spec(self.state["cost"]) if cost is None else cost
+        if network is None:
+            shapes = Shapes(latent.dim, tuple(tuple(mean.shape) for mean in run["means"]))
+            network = from_spec(self.state["generator"], shapes)
+            network.load_state_dict({name: weight.to(dtype) for name, weight in run["weights"].items()}, assign=True)
+        else:
+            network = copy.deepcopy(network)
+            network.load_state_dict(run["weights"])
+        plan = InDataUnits(network.requires_grad_(False), units).eval()
+        facts = dict(run["facts"])
+        if isinstance(latent, AnchoredDraws):
+            support = tuple(Support(entry["rows"], float(entry["reach"])) for entry in self.state["support"])
+            return ConditionalPlan(plan, latent, cost, self.held_out, facts, support)
+        if isinstance(network, Flow):
+            plan.generator = network.solved_by(Dopri5())
+        kind = DensityPlan if isinstance(network, Flow) else PushforwardPlan
+        return kind(plan, latent, cost, self.held_out, facts)
 
-    def __init__(self, kind: Latent | Anchored, held_out: tuple[HeldOut | None, ...], source: Any) -> None:
-        self.kind, self.held_out = kind, held_out
-        self._sources: tuple[Sampler, ...] = ()
-        if source is None:
-            return
-        if not isinstance(kind, Anchored):
-            raise InvalidArgument(
-                "source= is for plans fitted with latents.anchored; this one draws noise. Leave it out."
-            )
-        given = source if isinstance(source, tuple) else (source,)
-        if len(given) != len(kind.at):
-            raise InvalidArgument(f"the plan starts from {len(kind.at)} data sets, and source= has {len(given)}.")
-        self._sources = tuple(self._opened(one, a) for one, a in zip(given, kind.at, strict=True))
-
-    def of(self, units: Units) -> Latent:
-        """The latent of a network with these units."""
+    def _latent(self, units: Units) -> Latent:
+        """What a network with these units draws from."""
         if not isinstance(self.kind, Anchored):
             return self.kind
         means = tuple(units.means[a] for a in self.kind.at)
-        for sampler, mean in zip(self._sources, means, strict=False):
-            if sampler.shape != tuple(mean.shape):
-                raise InvalidArgument(
-                    f"source= has samples of shape {sampler.shape}, and the plan {tuple(mean.shape)}."
-                )
-        return AnchoredDraws(self.kind, means, units.scale, units.dtype, self._sources)
+        return AnchoredDraws(self.kind, means, units.scale, units.dtype, self.sources)
 
-    def _opened(self, source: Any, anchor: int) -> Sampler:
-        sampler, rows = as_sampler(source, name="source"), self.held_out[anchor]
+
+def _opened(
+    source: Any, kind: Latent | Anchored, held_out: Sequence[HeldOut | None], means: Sequence[Tensor]
+) -> tuple[Sampler, ...]:
+    """The data that an anchored plan draws from, without the rows that were held out of it."""
+    if not isinstance(kind, Anchored):
+        raise InvalidArgument("source= is for plans fitted with latents.anchored; this one draws noise. Leave it out.")
+    given = source if isinstance(source, tuple) else (source,)
+    if len(given) != len(kind.at):
+        raise InvalidArgument(f"the plan starts from {len(kind.at)} data sets, and source= has {len(given)}.")
+    opened: list[Sampler] = []
+    for one, anchor in zip(given, kind.at, strict=True):
+        sampler, rows, shape = as_sampler(one, name="source"), held_out[anchor], tuple(means[anchor].shape)
+        if sampler.shape != shape:
+            raise InvalidArgument(f"source= has samples of shape {sampler.shape}, and the plan {shape}.")
         if isinstance(sampler, Rows) and rows is not None and rows.fingerprint == sampler.fingerprint():
-            return sampler.excluding(rows.rows)
-        return sampler
+            sampler = sampler.excluding(rows.rows)
+        opened.append(sampler)
+    return tuple(opened)
 
 
 def _held_out_from(entry: dict[str, Any] | None) -> HeldOut | None:
