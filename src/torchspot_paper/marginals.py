@@ -22,8 +22,8 @@ from torchspot_paper.tuples import TupleProblem
 N, SEEDS, JUDGED = 100_000, 3, 100_000
 COUNTS, DIMENSIONS = (3, 4, 5), (2, 8)
 WEIGHTS = (0.5, 0.3, 0.2)
-SCALED, POINTS, LARGEST = (2, 3, 4, 5, 6), 64, 12_000
-"""Numbers of marginals, rows of each in the tensor, and the megabytes beyond which the tensor is not tried."""
+SCALED, POINTS, LARGEST = (2, 3, 4, 5, 6), 64, 4000
+"""Numbers of marginals, rows of each in the tensor, and the megabytes of it (three are held) that are still tried."""
 
 
 @dataclass(frozen=True)

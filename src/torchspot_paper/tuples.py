@@ -17,7 +17,7 @@ from torchspot.types import Cost
 from torchspot_paper.problems import Points, Rng
 
 _PAIRS = costs.sum_over_pairs(costs.squared_euclidean)
-_BLOCK, _BLOCKS, _STARTS, _SETTLED = 2048, 4, 3, 1e-5
+_BLOCK, _BLOCKS, _STARTS, _SETTLED = 1024, 6, 2, 1e-5
 
 
 @dataclass(frozen=True)
@@ -105,20 +105,29 @@ def bent(dim: int, m: int = 3) -> TupleProblem:
 
 
 def mixtures() -> TupleProblem:
-    """Three mixtures in the plane of two, three and four unequal parts. The answer is that of points."""
+    """Three mixtures in the plane of two, three and four unequal parts.
+
+    The answer is that of points of which each part has its share: shares by chance would move it by a few percent.
+    """
     law = np.random.default_rng(3)
     parts = [
         (law.normal(size=(k, 2)) * 2.0, law.dirichlet(np.full(k, 3.0)), 0.3 + 0.4 * law.random(k)) for k in (2, 3, 4)
     ]
 
     def draw(n: int, rng: Rng) -> tuple[Points, ...]:
-        made = []
-        for centres, shares, widths in parts:
-            part = rng.choice(len(shares), size=n, p=shares)
-            made.append(centres[part] + widths[part, None] * rng.normal(size=(n, 2)))
-        return tuple(made)
+        return tuple(_of_parts(one, rng.random(n), rng) for one in parts)
 
-    return TupleProblem("mixtures", _PAIRS, draw, lambda: by_points(draw))
+    def in_shares(n: int, rng: Rng) -> tuple[Points, ...]:
+        return tuple(_of_parts(one, (np.arange(n) + 0.5) / n, rng) for one in parts)
+
+    return TupleProblem("mixtures", _PAIRS, draw, lambda: by_points(in_shares))
+
+
+def _of_parts(parts: tuple[Points, Points, Points], levels: Points, rng: Rng) -> Points:
+    """One point for each level in [0, 1], of the part in whose share it lies: (centres, shares, widths)."""
+    centres, shares, widths = parts
+    part = np.searchsorted(np.cumsum(shares)[:-1], levels)
+    return centres[part] + widths[part, None] * rng.normal(size=(len(levels), centres.shape[1]))
 
 
 def by_points(draw: Callable[[int, Rng], tuple[Points, ...]], block: int = _BLOCK, blocks: int = _BLOCKS) -> float:
