@@ -122,6 +122,80 @@ def test_evaluate_of_very_few_rows_says_why_there_is_no_certificate(files, tmp_p
     assert (tmp_path / "r" / "evaluation.json").exists()
 
 
+def test_points_are_moved_by_a_map(files, tmp_path, monkeypatch, capsys):
+    out, moved = tmp_path / "run", tmp_path / "moved.parquet"
+    fit = ["fit", *files, "--out", out, "--steps", 5, "--cost", "squared_euclidean", "--map"]
+    code, text = run(monkeypatch, capsys, *fit, "both")
+    assert code == 0, text
+    points = np.load(files[0])[:7]
+    pyarrow.parquet.write_table(pyarrow.table({"a": points[:, 0], "b": points[:, 1]}), tmp_path / "new.parquet")
+    code, text = run(monkeypatch, capsys, "transport", out, tmp_path / "new.parquet", "--out", moved)
+    assert code == 0, text
+    assert "partners of 7 points" in text
+    table = pyarrow.parquet.read_table(moved)
+    assert table.column_names == ["x2_0", "x2_1"]
+    expected = torchspot.load(out).transport(points)
+    assert np.allclose(np.stack([column.to_numpy() for column in table.columns], 1), expected)
+
+    back = tmp_path / "back.npz"
+    code, text = run(monkeypatch, capsys, "transport", out, files[1], "--start", 2, "--mean", "--out", back)
+    assert code == 0, text
+    assert np.load(back)["x1"].shape == (2000, 2)
+    code, text = run(monkeypatch, capsys, "transport", out, files[0], "-n", 3, "--out", tmp_path / "n.csv")
+    assert code == 0, text
+    drawn = pyarrow.csv.read_csv(tmp_path / "n.csv")
+    assert drawn["row"].to_pylist()[:5] == [0, 0, 0, 1, 1]
+
+    np.save(tmp_path / "far.npy", points + 1e3)
+    code, text = run(monkeypatch, capsys, "transport", out, tmp_path / "far.npy", "--out", back)
+    assert code == 0, text
+    assert "7 of 7 points lie outside" in text
+
+    code, text = run(monkeypatch, capsys, "sample", out, "-n", 5, "--out", tmp_path / "s.npz")
+    assert code == 0, text
+    code, text = run(monkeypatch, capsys, "evaluate", out, *files)
+    assert code == 0, text
+    judged = json.loads((out / "evaluation.json").read_text())
+    assert "moves rows of data set 1 and of data set 2" in judged["certificate"]["covers"]
+
+
+WRONG_MOVES = {
+    "a plan of pairs": ([], ["POINTS"], "pairs samples of its own"),
+    "the other direction": (
+        ["--map", "forward"],
+        ["POINTS", "--start", "2"],
+        "moves points of data set 1, not of data set 2",
+    ),
+    "mean and draws": (["--map", "forward"], ["POINTS", "--mean", "-n", "3"], "leave out -n"),
+    "points of another size": (["--map", "forward"], ["WIDE"], "shape (rows, 2)"),
+    "no file": (["--map", "forward"], ["missing.npy"], "missing.npy"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_MOVES)
+def test_moves_that_cannot_be_say_why(name, files, tmp_path, monkeypatch, capsys):
+    fit, move, words = WRONG_MOVES[name]
+    assert run(monkeypatch, capsys, "fit", *files, "--out", tmp_path / "r", "--steps", 2, *fit)[0] == 0
+    np.save(tmp_path / "wide.npy", np.zeros((5, 3)))
+    places = {"POINTS": files[0], "WIDE": str(tmp_path / "wide.npy")}
+    given = [places.get(word, word) for word in move]
+    code, text = run(monkeypatch, capsys, "transport", tmp_path / "r", *given, "--out", tmp_path / "m.npz")
+    assert code == 2
+    assert words in " ".join(text.split())
+    assert not (tmp_path / "m.npz").exists()
+
+
+def test_a_barycenter_of_three_files(files, tmp_path, monkeypatch, capsys):
+    fit = ["fit", *files, files[0], "--out", tmp_path / "r", "--steps", 3]
+    code, text = run(monkeypatch, capsys, *fit, "--cost", "barycentric:2,1,1")
+    assert code == 0, text
+    assert "barycentric(0.5, 0.25, 0.25)" in text
+    assert (tmp_path / "r" / "barycenter.png").stat().st_size > 5000
+    code, text = run(monkeypatch, capsys, *fit, "--cost", "barycentric:2,x,1")
+    assert code == 2
+    assert "barycentric needs numbers" in text
+
+
 def test_three_data_sets_and_a_p_norm(files, tmp_path, monkeypatch, capsys):
     code, text = run(
         monkeypatch, capsys, "fit", *files, files[0], "--cost", "p_norm:1", "--out", tmp_path / "r", "--steps", 3

@@ -71,6 +71,24 @@ def test_both_solvers_of_assignments_agree():
     assert float(first) == pytest.approx(float(second))
 
 
+def test_sinkhorn_of_two_marginals_is_that_of_many():
+    x, y = points(0, 2), points(1, 2)[:40] + 1
+    many = exact.multimarginal_sinkhorn(costs.squared_euclidean, (x, y), epsilon=0.5)
+    assert many == pytest.approx(exact.sinkhorn(costs.squared_euclidean, x, y, epsilon=0.5), rel=1e-4)
+
+
+def test_sinkhorn_of_three_marginals_nears_the_least_cost():
+    """In one dimension that of sorting; with much entropy that of independent samples."""
+    xs = tuple(x[:20] for x in (points(0), 2 * points(1) + 1, points(2) - 3))
+    cost = costs.sum_over_pairs(costs.squared_euclidean)
+    best = float(cost(*(x.sort(0).values for x in xs)).mean())
+    assert exact.multimarginal_sinkhorn(cost, xs, epsilon=0.05) == pytest.approx(best, rel=0.01)
+    alone = sum(
+        float(exact.cost_matrix(costs.squared_euclidean, xs[i], xs[j]).mean()) for i in range(3) for j in range(i)
+    )
+    assert exact.multimarginal_sinkhorn(cost, xs, epsilon=1e5) == pytest.approx(alone, rel=0.01)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("scale", [1.0, 1e4], ids=["plain", "in logarithms"])
 def test_sinkhorn_lies_between_exact_transport_and_independence(scale, dtype):

@@ -7,7 +7,7 @@ from PIL import Image
 
 from torchspot.errors import InvalidArgument
 from torchspot.evaluation import Audit, Certificate, MarginalAudit
-from torchspot.plots import plot_convergence, plot_density, plot_evaluation, plot_pairs
+from torchspot.plots import plot_barycenter, plot_convergence, plot_density, plot_evaluation, plot_pairs
 from torchspot.types import Estimate, Reading
 
 
@@ -19,6 +19,19 @@ def test_pairs(dim, tmp_path):
         assert (np.asarray(image.convert("L")) < 60).sum() > 500
     with pytest.raises(InvalidArgument, match="two or more batches"):
         plot_pairs((x,), tmp_path / "pairs.png")
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_barycenter(dim, tmp_path):
+    x = torch.randn(50, dim, generator=torch.Generator().manual_seed(0))
+    pictures = []
+    for weights in ((0.8, 0.1, 0.1), (0.1, 0.1, 0.8)):
+        with Image.open(plot_barycenter((x, x + 3, x - 3), weights, tmp_path / "b.png", data=(x, x + 3))) as image:
+            pictures.append(np.asarray(image.convert("L")))
+    assert min((picture < 60).sum() for picture in pictures) > 500
+    assert (pictures[0] != pictures[1]).sum() > 500
+    with pytest.raises(InvalidArgument, match="3 marginals and 2 weights"):
+        plot_barycenter((x, x, x), (0.5, 0.5), tmp_path / "b.png")
 
 
 def test_density_with_the_data_beside_it(tmp_path):

@@ -120,10 +120,10 @@ def multimarginal_sinkhorn(cost: Cost, xs: Samples, *, epsilon: float, iteration
     the marginals are off by 10⁻⁶, or at `iterations`.
     """
     sizes = [len(x) for x in xs]
-    places = torch.cartesian_prod(*(torch.arange(size) for size in sizes))
-    chunks = torch.split(places, _CHUNK)
-    c = torch.cat([cost(*(x[k] for x, k in zip(xs, chunk.unbind(1), strict=True))).double() for chunk in chunks])
-    del places, chunks
+    c = torch.empty(math.prod(sizes), dtype=torch.float64)
+    for some in range(0, len(c), _CHUNK):
+        places = torch.unravel_index(torch.arange(some, min(some + _CHUNK, len(c))), sizes)
+        c[some : some + _CHUNK] = cost(*(x[k] for x, k in zip(xs, places, strict=True)))
     c = c.view(sizes)
     potentials = [torch.zeros(size, dtype=torch.float64) for size in sizes]
     axes = range(len(sizes))

@@ -32,6 +32,8 @@ class TupleProblem:
     """The optimal cost."""
     barycenter: Callable[[], tuple[Points, Points]] | None = None
     """Mean and covariance of the barycenter, where they are known."""
+    plan: Callable[[int, Rng], tuple[Points, ...]] | None = None
+    """n samples of the optimal plan, where it is known."""
 
     def sample(self, n: int, seed: int) -> tuple[Points, ...]:
         """n samples of each marginal, unpaired."""
@@ -93,15 +95,18 @@ def bent(dim: int, m: int = 3) -> TupleProblem:
     def draw(n: int, rng: Rng) -> tuple[Points, ...]:
         return tuple(moved(base(n, rng), i) for i in range(m))
 
+    def plan(n: int, rng: Rng) -> tuple[Points, ...]:
+        x = base(n, rng)
+        return tuple(moved(x, i) for i in range(m))
+
     def value() -> float:
-        x = base(1_000_000, np.random.default_rng(9))
-        return float(_PAIRS(*(torch.from_numpy(moved(x, i)) for i in range(m))).mean())
+        return float(_PAIRS(*map(torch.from_numpy, plan(1_000_000, np.random.default_rng(9)))).mean())
 
     def barycenter() -> tuple[Points, Points]:
         x = base(1_000_000, np.random.default_rng(9))
         return x.mean(0), np.cov(x.T)
 
-    return TupleProblem("bent", _PAIRS, draw, value, barycenter)
+    return TupleProblem("bent", _PAIRS, draw, value, barycenter, plan)
 
 
 def mixtures() -> TupleProblem:
@@ -130,13 +135,13 @@ def _of_parts(parts: tuple[Points, Points, Points], levels: Points, rng: Rng) ->
     return centres[part] + widths[part, None] * rng.normal(size=(len(levels), centres.shape[1]))
 
 
-def by_points(draw: Callable[[int, Rng], tuple[Points, ...]], block: int = _BLOCK, blocks: int = _BLOCKS) -> float:
+def by_points(draw: Callable[[int, Rng], tuple[Points, ...]]) -> float:
     """The mean over blocks of points of the least cost that alternating exact assignments find from several starts."""
     values = []
-    for k in range(blocks):
-        xs = tuple(map(torch.from_numpy, draw(block, np.random.default_rng([k, 2]))))
+    for k in range(_BLOCKS):
+        xs = tuple(map(torch.from_numpy, draw(_BLOCK, np.random.default_rng([k, 2]))))
         shuffles = [np.random.default_rng([k, s]) for s in range(_STARTS)]
-        starts = [tuple(x[rng.permutation(block)] for x in xs) for rng in shuffles]
+        starts = [tuple(x[rng.permutation(_BLOCK)] for x in xs) for rng in shuffles]
         values.append(min(map(_alternated, starts)))
     return float(np.mean(values))
 

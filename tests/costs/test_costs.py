@@ -17,7 +17,13 @@ PAIRS = [
     costs.p_norm(1.5),
     costs.p_norm(math.inf),
 ]
-ALL = [*PAIRS, costs.sum_over_pairs(costs.squared_euclidean), costs.sum_over_pairs(costs.p_norm(1))]
+ALL = [
+    *PAIRS,
+    costs.sum_over_pairs(costs.squared_euclidean),
+    costs.sum_over_pairs(costs.p_norm(1)),
+    costs.barycentric(),
+    costs.barycentric([3, 1]),
+]
 
 
 @pytest.fixture
@@ -77,6 +83,31 @@ def test_sum_over_pairs_is_steeper_by_the_other_marginals(points):
     assert known_lipschitz(costs.sum_over_pairs(costs.squared_euclidean), 5, 4) is None
 
 
+def test_barycentric_is_the_weighted_distance_to_the_mean_and_a_sum_over_pairs(points):
+    x, y = points
+    w = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    xs = torch.stack((x, y, x * y))
+    mean = (w[:, None, None] * xs).sum(0)
+    cost = costs.barycentric([5, 3, 2])
+    assert torch.allclose(cost(*xs), (w[:, None] * (xs - mean).square().sum(2)).sum(0))
+    pairs = costs.pairs_of(cost, 3)
+    both = [(i, j) for i in range(3) for j in range(i)]
+    summed = sum(pairs.weights[i] * pairs.weights[j] * pairs.pair(xs[i], xs[j]) for i, j in both)
+    assert torch.allclose(cost(*xs), pairs.scale * summed)
+    equal = costs.sum_over_pairs(costs.squared_euclidean)
+    assert torch.allclose(9 * costs.barycentric()(*xs), equal(*xs))
+    pairs = costs.pairs_of(equal, 3)
+    assert pairs.scale * pairs.weights[0] * pairs.weights[1] == pytest.approx(1)
+
+
+def test_weights_of_a_barycenter_are_those_of_squared_costs():
+    assert costs.barycenter_weights(costs.barycentric([2, 1, 1]), 3) == (0.5, 0.25, 0.25)
+    assert costs.barycenter_weights(costs.sum_over_pairs(costs.squared_euclidean), 4) == (0.25,) * 4
+    assert costs.barycenter_weights(costs.squared_euclidean, 2) == (0.5, 0.5)
+    assert costs.barycenter_weights(costs.sum_over_pairs(costs.euclidean), 3) is None
+    assert costs.barycenter_weights(lambda x, y, z: x[:, 0], 3) is None
+
+
 def test_a_cost_of_the_users_own_may_state_its_constant():
     class Capped:
         def __call__(self, x, y):
@@ -98,5 +129,12 @@ def test_errors_name_the_fix(points):
         costs.squared_euclidean(x, y[:, :3])
     with pytest.raises(InvalidArgument, match="p >= 1"):
         costs.p_norm(0.5)
+    with pytest.raises(InvalidArgument, match="2 weights and got 3 marginals"):
+        costs.barycentric([1, 1])(x, y, x)
+    with pytest.raises(InvalidArgument, match=r"shapes \(5,\), \(3,\)"):
+        costs.barycentric()(x, y[:, :3])
+    for bad in ([1, 0], [1, -1], [1, math.nan], [1]):
+        with pytest.raises(InvalidArgument, match="one number above 0"):
+            costs.barycentric(bad)
     with pytest.raises(KeyError, match="no library cost"):
         from_spec({"name": "os.system"})

@@ -11,7 +11,7 @@ from torchspot import costs
 from torchspot.costs.multimarginal import Pairs
 from torchspot.evaluation import fitted, potentials
 from torchspot.evaluation.potentials import fit_potentials, linear, quadratic
-
+from torchspot.objectives.gaussian import AffinePlan
 
 TWO = Pairs(costs.squared_euclidean, (0.5, 0.5), 4.0)
 
@@ -71,9 +71,17 @@ def test_every_candidate_stays_below_the_cost(name, dim):
             assert float(excess.max()) <= 1e-6 * float(1 + cost(*tuples).max()), candidate.name
 
 
-@pytest.mark.parametrize("pair", [costs.euclidean, costs.squared_euclidean])
-def test_for_many_marginals_too(pair):
-    cost, xs = costs.sum_over_pairs(pair), samples(2, count=3)
+MANY = [
+    costs.sum_over_pairs(costs.euclidean),
+    costs.sum_over_pairs(costs.squared_euclidean),
+    costs.barycentric(),
+    costs.barycentric([5, 3, 2]),
+]
+
+
+@pytest.mark.parametrize("cost", MANY, ids=str)
+def test_for_many_marginals_too(cost):
+    xs = samples(2, count=3)
     candidates = list(potentials._candidates(cost, xs, xs, 0))
     assert candidates
     for candidate in candidates:
@@ -101,6 +109,20 @@ def test_quadratic_potentials_give_the_closed_form_of_gaussians():
     pairs = costs.pairs_of(costs.sum_over_pairs(costs.squared_euclidean), 3)
     found = quadratic(costs.squared_euclidean.embedding, xs, pairs).mean(xs)
     assert found == pytest.approx(problems.multi_bures(means, covariances), rel=1e-4)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_weighted_quadratic_potentials_give_the_cost_of_the_affine_plan(count):
+    """Between Gaussians both are optimal; of samples, only the covariances count for both."""
+    weights = (5, 3, 2)[:count]
+    cost = costs.barycentric(weights)
+    xs = samples(3, count)
+    centred = [x - x.mean(0) for x in xs]
+    matrices = AffinePlan.between(centred, costs.pairs_of(cost, count).weights).matrices
+    means = float(cost(*(x.mean(0)[None] for x in xs)))
+    apart = means + float(cost(*(a.mT for a in matrices)).sum())
+    found = quadratic(costs.squared_euclidean.embedding, xs, costs.pairs_of(cost, count)).mean(xs)
+    assert found == pytest.approx(apart, rel=1e-3)
 
 
 def test_cosine_is_a_squared_distance():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from torchspot.networks.anchored import anchored
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import (
     InDataUnits,
@@ -19,6 +20,7 @@ SHAPES = Shapes(4, ((2,), (3,), (1, 5, 5)))
 START = (torch.eye(2, 4), torch.ones(3, 4), torch.ones(25, 4))
 BUILDERS = [separate(8, 2), separate(8, 1), shared_trunk(8, 2), around_affine(8, 2, START)]
 IDS = ["separate", "shallow", "shared trunk", "around affine"]
+ANCHORED = [((0,), (separate(8, 2),)), ((1,), (shared_trunk(8, 2),)), ((0, 1), (separate(8, 2), separate(8, 2)))]
 
 
 def rng() -> torch.Generator:
@@ -60,6 +62,27 @@ def test_a_generator_is_rebuilt_from_its_description_without_memory(builder):
     assert all(p.is_meta for p in again.parameters())
     again.load_state_dict(network.state_dict(), assign=True)
     z = torch.randn(3, 4, generator=rng())
+    assert all(torch.equal(a, b) for a, b in zip(network(z), again(z), strict=True))
+
+
+@pytest.mark.parametrize(("at", "builders"), ANCHORED)
+def test_anchored_generators_keep_the_sample_and_are_rebuilt(at, builders):
+    sizes = (2, 3, 25)
+    shapes = Shapes(sum(sizes[a] for a in at) + 1, SHAPES.marginals)
+    network = anchored(at, dict(zip(at, builders, strict=True)).__getitem__)(shapes, rng())
+    z = torch.randn(7, shapes.latent, generator=rng())
+    made = network(z)
+    assert [tuple(x.shape) for x in made] == [(7, 2), (7, 3), (7, 1, 5, 5)]
+    offset = 0
+    for j, a in enumerate(at):
+        mine = slice(j, None, len(at))
+        assert torch.equal(made[a].flatten(1)[mine], z[mine, offset : offset + sizes[a]])
+        offset += sizes[a]
+    sum(x.square().sum() for x in made).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+    again = from_spec(to_spec(network), shapes)
+    assert all(p.is_meta for p in again.parameters())
+    again.load_state_dict(network.state_dict(), assign=True)
     assert all(torch.equal(a, b) for a, b in zip(network(z), again(z), strict=True))
 
 

@@ -9,6 +9,7 @@ from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import Shapes
 from torchspot.networks.lipschitz import (
     Clipping,
+    Free,
     HalfAbsolute,
     Orthogonal,
     SpectralNorm,
@@ -104,6 +105,20 @@ def test_clipping_keeps_every_entry_within_the_bound():
     critics = _train_a_little(Clipping(0.01))
     assert max(float(p.detach().abs().max()) for p in critics.parameters()) <= 0.01
     assert min(float(p.detach().abs().max()) for p in critics.parameters()) > 0
+
+
+def test_a_free_potential_is_smooth_and_as_steep_as_it_likes():
+    critics = mlp_critics(16, 2, Free())(Shapes(2, ((3,),)), RNG())
+    with torch.no_grad():
+        for parameter in critics.parameters():
+            parameter.mul_(10)
+    before = [p.detach().clone() for p in critics.parameters()]
+    critics.after_step()
+    assert all(torch.equal(a, b) for a, b in zip(before, critics.parameters(), strict=True))
+    u = torch.randn(500, 3, generator=RNG()).requires_grad_()
+    (slope,) = torch.autograd.grad(critics((u,))[0].sum(), u, create_graph=True)
+    assert slope.norm(dim=1).max() > 5
+    assert torch.autograd.grad(slope.sum(), u)[0].abs().sum() > 0  # curved, which piecewise linear critics are not
 
 
 def test_bad_settings():

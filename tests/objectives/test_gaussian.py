@@ -6,7 +6,7 @@ import torch
 from scipy.linalg import sqrtm
 
 from problems import multi_bures, three_gaussians
-from torchspot.objectives.gaussian import AffinePlan, GaussianPlan
+from torchspot.objectives.gaussian import AffinePlan, GaussianPlan, barycenter_of, barycentric_maps
 
 
 def sheared(n, dim, seed):
@@ -44,6 +44,30 @@ def test_three_gaussians_cost_what_the_fixed_point_says():
     cost = sum(float((a - b).square().sum()) for i, a in enumerate(matrices) for b in matrices[i + 1 :])
     covariances = [(x.mT @ x / len(x)).numpy() for x in centred]
     assert cost == pytest.approx(multi_bures([np.zeros(2)] * 3, covariances), rel=1e-4)
+
+
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (0.7, 0.3), (0.2, 0.5, 0.3)])
+def test_maps_from_the_weighted_barycenter_average_to_the_identity(weights):
+    covariances = [x.mT @ x / len(x) for x in (sheared(500, 3, seed) for seed in range(len(weights)))]
+    maps = barycentric_maps(covariances, weights)
+    s = barycenter_of(covariances, weights)
+    for t, c in zip(maps, covariances, strict=True):
+        assert torch.allclose(t @ s @ t, c, rtol=1e-5, atol=1e-6)
+    mean = sum(w * t for w, t in zip(weights, maps, strict=True))
+    assert torch.allclose(mean, torch.eye(3, dtype=mean.dtype), atol=1e-6)
+
+
+def test_maps_from_a_marginal_lead_to_the_partners_and_thin_ones_have_none():
+    xs = [x - x.mean(0) for x in (sheared(500, 3, seed) for seed in range(3))]
+    plan = AffinePlan.between(xs)
+    to_first, to_third = plan.maps_from(1)
+    z = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    first, second, third = plan([z] * 3)
+    assert torch.allclose(second @ to_first.mT, first)
+    assert torch.allclose(second @ to_third.mT, third)
+    flat = xs[0] * torch.tensor([1, 1, 1e-4])
+    assert AffinePlan.between([flat, xs[1]]).maps_from(0, thin=1e-3) is None
+    assert AffinePlan.between([xs[1], flat]).maps_from(0, thin=1e-3) is not None
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])

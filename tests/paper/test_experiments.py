@@ -19,6 +19,9 @@ METRICS = {
     "fig6": {"error", "error_at_step_0", "worst_marginal_over_floor", "rank_correlation"},
     "comparison": {"error", "seconds", "peak_megabytes"},
     "dimension": {"error", "error_at_step_0", "sliced_w2", "noise_floor"},
+    "marginals": {"error", "worst_error", "error_at_step_0", "barycenter_mean_error", "peak_megabytes"},
+    "maps": {"uvp", "worst_uvp", "uvp_at_step_0", "conditional_w2", "sliced_w2_over_floor"},
+    "map_comparison": {"uvp", "signed_error", "seconds", "peak_megabytes"},
 }
 
 

@@ -22,7 +22,7 @@ from torchspot import costs, plans, storage
 from torchspot.cli.folders import claim, clear_demo
 from torchspot.cli.options import anchors_named, choice, cost_named
 from torchspot.cli.points import SAMPLE_TYPES, Grid, rows_of, writer
-from torchspot.cli.runs import load_plan, load_to_draw
+from torchspot.cli.runs import load_plan, load_to_draw, load_to_move
 from torchspot.cli.tables import result_table
 from torchspot.data import as_sampler
 from torchspot.data.points import all_rows
@@ -30,7 +30,7 @@ from torchspot.errors import InvalidArgument, TorchspotError
 from torchspot.estimators import SPOT, EntropicSPOT, presets
 from torchspot.evaluation import Certificate, TooFewRows, audit, certify
 from torchspot.exact import MissingPOT
-from torchspot.plans import ConditionalPlan, DensityPlan, PooledPlan, PushforwardPlan
+from torchspot.plans import DensityPlan, PooledPlan, PushforwardPlan
 from torchspot.plots import plot_barycenter, plot_convergence, plot_density, plot_evaluation, plot_pairs
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
@@ -192,13 +192,9 @@ def transport(
     Example: [bold]torchspot transport runs/cells new.parquet --out moved.parquet[/bold]
     """
     write = writer(out)
-    plan = plans.load(run)
-    if not isinstance(plan, ConditionalPlan | PooledPlan):
-        raise InvalidArgument(
-            f"the plan in {run} pairs samples of its own. Fit one that moves yours: torchspot fit … --map forward."
-        )
     if mean and n > 1:
         raise InvalidArgument("--mean gives one partner of each point: leave out -n.")
+    plan = load_to_move(run, start)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         given = all_rows(points)

@@ -1,6 +1,6 @@
 """Runs as commands find them: the plan in a folder, with the data it starts from where it needs some."""
 
-__all__ = ["load_plan", "load_to_draw"]
+__all__ = ["load_plan", "load_to_draw", "load_to_move"]
 
 import json
 from pathlib import Path
@@ -8,7 +8,6 @@ from pathlib import Path
 from torchspot import plans
 from torchspot.cli.folders import RECORD
 from torchspot.errors import InvalidArgument
-from torchspot.latents import AnchoredDraws
 from torchspot.plans import ConditionalPlan, PooledPlan, PushforwardPlan
 
 
@@ -36,7 +35,23 @@ def load_to_draw(run: Path) -> PushforwardPlan | PooledPlan:
     return load_plan(run, recorded)
 
 
+def load_to_move(run: Path, start: int) -> ConditionalPlan | PooledPlan:
+    """The plan, if it can move points of this data set, counted from 1."""
+    plan = plans.load(run)
+    at = _anchors(plan)
+    if not isinstance(plan, ConditionalPlan | PooledPlan) or not at:
+        raise InvalidArgument(
+            f"the plan in {run} pairs samples of its own. Fit one that moves yours: torchspot fit … --map forward."
+        )
+    if start - 1 not in at:
+        known = " and of ".join(f"data set {a + 1}" for a in at)
+        raise InvalidArgument(
+            f"the plan in {run} moves points of {known}, not of data set {start}. Fit one that does: torchspot fit … "
+            "--map forward (from the first), backward (from the second) or both."
+        )
+    return plan
+
+
 def _anchors(plan: PushforwardPlan | PooledPlan) -> tuple[int, ...]:
     first = plan.plans[0] if isinstance(plan, PooledPlan) else plan
-    known = isinstance(first, ConditionalPlan) and isinstance(first.latent, AnchoredDraws)
-    return first.latent.kind.at if known and isinstance(first, ConditionalPlan) else ()
+    return first.latent.kind.at if isinstance(first, ConditionalPlan) else ()

@@ -138,9 +138,14 @@ def audit_of(plan: Plan, data: Sequence[Opened], seed: int) -> Audit:
     marginals = []
     for k, one in enumerate(data):
         real, held_out = one.unseen(_MOST, Key(seed, f"audit {k}"))
-        generated = plan.sample(len(real) + _W1_MOST, seed)[k].double().cpu().flatten(1)
+        generated = _made(plan, k, len(real) + _W1_MOST, seed).double().cpu().flatten(1)
         marginals.append(_judge(generated, real.flatten(1), held_out, seed))
     return Audit(plan.expected_cost(), tuple(marginals))
+
+
+def _made(plan: Plan, k: int, n: int, seed: int) -> Tensor:
+    """n samples of marginal k; without those that are data already, where a plan can tell."""
+    return plan.made(k, n, seed) if hasattr(plan, "made") else plan.sample(n, seed)[k]
 
 
 def finite(numbers: Any) -> Any:

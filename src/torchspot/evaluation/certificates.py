@@ -178,10 +178,11 @@ def _covers(plan: Plan, m: int) -> str:
             f"the least mean cost of tuples whose parts have all {m} laws; above by couplings that matching one "
             "marginal after another finds, which need not be the best of their rows"
         )
-    for k in _facts(plan).get("anchored") or ():
+    if at := _facts(plan).get("anchored"):
+        moved = " and ".join(f"of data set {k + 1}" for k in at)
         said += (
-            f"; marginal {k + 1} of the plan is the data itself, so its cost is that of moving those rows, and of "
-            "single points or of points outside the data the interval says nothing"
+            f"; the plan moves rows {moved}, and the interval is "
+            "about their mean cost: of where a single point goes, or a point outside the data, it says nothing"
         )
     return said
 

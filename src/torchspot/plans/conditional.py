@@ -59,6 +59,15 @@ class ConditionalPlan(PushforwardPlan):
         self.warn_outside(points, start)
         return as_partners(self.partners(points, n, start=start, seed=fresh_seed() if seed is None else seed), n)
 
+    def made(self, k: int, n: int, seed: int | None = None) -> Float[Tensor, "batch *shape"]:
+        """n samples of marginal k alone. Of several anchors, without the rows of its own data that it starts from."""
+        at = self.latent.kind.at
+        if k not in at or len(at) == 1:
+            return super().made(k, n, seed)
+        draws = self._draws(2 * n, fresh_seed() if seed is None else seed)
+        parts = [xs[k][torch.arange(len(xs[k])) % len(at) != at.index(k)] for xs in draws]  # rows take turns
+        return torch.cat(parts)[:n]
+
     def inverse(self, y: Any, n: int = 1, *, seed: int | None = None) -> Partners:
         """Partners of points of the second marginal: `transport` with `start=1`."""
         return self.transport(y, n, start=1, seed=seed)

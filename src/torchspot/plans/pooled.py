@@ -4,11 +4,13 @@ __all__ = ["PooledPlan", "pooled"]
 
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import HeldOut
@@ -55,15 +57,11 @@ class PooledPlan:
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
         """n joint samples: row k of all marginals belongs together. Without a seed, new ones each time."""
-        if n < 1:
-            raise InvalidArgument(f"sample(n) needs n >= 1, and got {n}.")
-        rng = generator(Key(fresh_seed() if seed is None else seed, "pool"))
-        run = torch.randint(len(self.plans), (n,), generator=rng)
-        seeds = torch.randint(2**62, (len(self.plans),), generator=rng).tolist()
-        counts = torch.bincount(run, minlength=len(self.plans)).tolist()
-        drawn = [plan.sample(count, s) for plan, count, s in zip(self.plans, counts, seeds, strict=True) if count]
-        place = run.argsort(stable=True).argsort()
-        return tuple(torch.cat(parts)[place.to(parts[0].device)] for parts in zip(*drawn, strict=True))
+        return self._mixed(n, seed, lambda plan, count, s: plan.sample(count, s))
+
+    def made(self, k: int, n: int, seed: int | None = None) -> Float[Tensor, "batch *shape"]:
+        """n samples of marginal k alone, by which it is judged."""
+        return self._mixed(n, seed, lambda plan, count, s: (plan.made(k, count, s),))[0]
 
     def expected_cost(self, n: int = 100_000, seed: int = 0) -> Estimate:
         """The mean of E c(G(z)) over the runs from n draws in all, with its Monte-Carlo error."""
@@ -125,6 +123,18 @@ class PooledPlan:
     def outside(self, x: Any, *, start: int = 0) -> Values:
         """How far each point lies from the data of its marginal."""
         return self._conditional()[0].outside(x, start=start)
+
+    def _mixed(self, n: int, seed: int | None, draw: Callable[[PushforwardPlan, int, int], Samples]) -> Samples:
+        """n rows, each by one of the runs."""
+        if n < 1:
+            raise InvalidArgument(f"sample(n) needs n >= 1, and got {n}.")
+        rng = generator(Key(fresh_seed() if seed is None else seed, "pool"))
+        run = torch.randint(len(self.plans), (n,), generator=rng)
+        seeds = torch.randint(2**62, (len(self.plans),), generator=rng).tolist()
+        counts = torch.bincount(run, minlength=len(self.plans)).tolist()
+        drawn = [draw(plan, count, s) for plan, count, s in zip(self.plans, counts, seeds, strict=True) if count]
+        place = run.argsort(stable=True).argsort()
+        return tuple(torch.cat(parts)[place.to(parts[0].device)] for parts in zip(*drawn, strict=True))
 
     def _conditional(self) -> list[ConditionalPlan]:
         plans = [plan for plan in self.plans if isinstance(plan, ConditionalPlan)]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from torchspot.data.arrays import HeldOut
 from torchspot.errors import InvalidArgument
@@ -49,6 +51,10 @@ class PushforwardPlan:
             raise InvalidArgument(f"sample(n) needs n >= 1, and got {n}.")
         parts = zip(*self._draws(n, fresh_seed() if seed is None else seed), strict=True)
         return tuple(torch.cat(part) for part in parts)
+
+    def made(self, k: int, n: int, seed: int | None = None) -> Float[Tensor, "batch *shape"]:
+        """n samples of marginal k alone, by which it is judged."""
+        return self.sample(n, seed)[k]
 
     def expected_cost(self, n: int = 100_000, seed: int = 0) -> Estimate:
         """E c(G(z)) from n draws, with its Monte-Carlo error."""
