@@ -41,15 +41,18 @@ class Setting:
     warm_start: bool = False
     longer: bool = False
     """Whether networks are wider, batches larger and steps more than by default."""
+    law: int = 0
+    """Above 0: another problem of the same kind, of which nothing was known when the recipe was chosen."""
 
     def __str__(self) -> str:
-        longer = "/longer" if self.longer else ""
-        return f"{self.problem}/{self.d}/{self.critics}/warm_start={self.warm_start}{longer}"
+        more = ("/longer" if self.longer else "") + (f"/law={self.law}" if self.law else "")
+        return f"{self.problem}/{self.d}/{self.critics}/warm_start={self.warm_start}{more}"
 
     @property
     def about(self) -> dict[str, Any]:
         """As rows say it."""
-        return asdict(self) | {"method": "spot"}
+        about = asdict(self) | {"method": "spot"}
+        return about if self.law else {name: value for name, value in about.items() if name != "law"}
 
     @property
     def preset(self) -> Preset:
@@ -65,6 +68,7 @@ def settings(quick: bool) -> list[Setting]:
     known = [(name, d) for d in (1, *dims) for name in map_problems(d)]
     asked = [Setting(name, d, critics) for critics in RECIPES for name, d in known]
     asked += [Setting("linear", d, warm_start=True) for d in dims]
+    asked += [Setting(name, d, law=1) for name, d in known if d > 1 and not quick]
     asked += [Setting("moons and circles", 2, longer=longer) for longer in (False, True)]
     return asked + [Setting(name, 1) for name in ATOMS]
 
@@ -111,7 +115,7 @@ def _fitted(
 
 
 def _run_known(call: Call, setting: Setting) -> Outcome:
-    problem = map_problems(setting.d)[setting.problem]
+    problem = map_problems(setting.d, setting.law)[setting.problem]
     start = _AtStep0(partial(unexplained, problem=problem))
     n = 2000 if call.quick else N
     spot, seeds, seconds = _fitted(call, setting, problem.sample(n, 0), latents.anchored(noise_dim=0), [start])

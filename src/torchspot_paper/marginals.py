@@ -37,15 +37,19 @@ class Setting:
     """`spot` (defaults), `spot-anchored` (from real samples of marginal 1, no warm start), or `sinkhorn`."""
     scaling: bool = False
     """Whether time and memory are what is asked."""
+    law: int = 0
+    """Above 0: another problem of the same kind, of which nothing was known when the recipe was chosen."""
 
     def __str__(self) -> str:
-        return f"scaling/{self.m}/{self.method}" if self.scaling else f"{self.problem}/{self.m}/{self.d}/{self.method}"
+        law = f"/law={self.law}" if self.law else ""
+        name = f"{self.problem}/{self.m}/{self.d}/{self.method}{law}"
+        return f"scaling/{self.m}/{self.method}" if self.scaling else name
 
     @property
     def about(self) -> dict[str, Any]:
         """As rows say it."""
         about = {"problem": self.problem, "m": self.m, "d": self.d, "method": self.method}
-        return about | ({"scaling": True} if self.scaling else {})
+        return about | ({"scaling": True} if self.scaling else {}) | ({"law": self.law} if self.law else {})
 
 
 def settings(quick: bool) -> list[Setting]:
@@ -54,7 +58,8 @@ def settings(quick: bool) -> list[Setting]:
     known += [("weighted gaussians", 3, 2), ("bent", 3, 2), ("bent", 3, 8), ("mixtures", 3, 2), ("discrete", 3, 2)]
     if quick:
         known = [known[0], known[-1]]
-    asked = [Setting(*one, method) for one in known for method in ("spot", "spot-anchored")]
+    laws = (0,) if quick else (0, 1)
+    asked = [Setting(*one, method, law=k) for k in laws for one in known for method in ("spot", "spot-anchored")]
     scaled = (2, 3) if quick else SCALED
     return asked + [Setting("gaussians", m, 2, method, True) for m in scaled for method in ("spot", "sinkhorn")]
 
@@ -84,14 +89,14 @@ def run(call: Call, setting: Setting) -> list[Outcome]:
 def _problem(setting: Setting) -> TupleProblem:
     match setting.problem:
         case "gaussians":
-            return tuples.gaussians(setting.m, setting.d)
+            return tuples.gaussians(setting.m, setting.d, law=setting.law)
         case "weighted gaussians":
-            return tuples.gaussians(setting.m, setting.d, WEIGHTS)
+            return tuples.gaussians(setting.m, setting.d, WEIGHTS, setting.law)
         case "bent":
-            return tuples.bent(setting.d, setting.m)
+            return tuples.bent(setting.d, setting.m, setting.law)
         case "mixtures":
-            return tuples.mixtures()
-    return tuples.discrete()
+            return tuples.mixtures(setting.law)
+    return tuples.discrete(law=setting.law)
 
 
 def _spot(setting: Setting, problem: TupleProblem, steps: int | None, replicas: int, engine: Any) -> SPOT:

@@ -56,17 +56,17 @@ class Problem:
 
 
 @cache
-def dimension_problems(dim: int) -> dict[str, Problem]:
+def dimension_problems(dim: int, law: int = 0) -> dict[str, Problem]:
     """The problems of the dimension table: six hard ones and a translation."""
-    law = np.random.default_rng(dim)
+    rng = np.random.default_rng([dim, law])
     return {
         "stretch": Problem("stretch", costs.euclidean, _normal(dim), _stretch, 2.0),
         "split": Problem("split", costs.euclidean, _normal(dim), _split, 2.0),
-        "funnels": Problem("funnels", costs.euclidean, _normal(dim), _funnels(_directions(4, dim, law) * 4.0)),
-        "softmax": Problem("softmax", costs.squared_euclidean, _normal(dim), _softmax(_directions(4, dim, law) * 4.0)),
-        "monotone": Problem("monotone", costs.squared_euclidean, _normal(dim), _monotone(_rotation(dim, law))),
-        "elliptical": _elliptical(dim, law),
-        "translation": _translation(dim, law),
+        "funnels": Problem("funnels", costs.euclidean, _normal(dim), _funnels(_directions(4, dim, rng) * 4.0)),
+        "softmax": Problem("softmax", costs.squared_euclidean, _normal(dim), _softmax(_directions(4, dim, rng) * 4.0)),
+        "monotone": Problem("monotone", costs.squared_euclidean, _normal(dim), _monotone(_rotation(dim, rng))),
+        "elliptical": _elliptical(dim, rng),
+        "translation": _translation(dim, rng),
     }
 
 
@@ -141,12 +141,15 @@ def _monotone(q: Points) -> Callable[[Points, Rng], Points]:
 
 
 @cache
-def map_problems(dim: int) -> dict[str, Problem]:
-    """Problems under the squared cost whose optimal plan is a map: a linear one, two that are not, one on the line."""
+def map_problems(dim: int, law: int = 0) -> dict[str, Problem]:
+    """Problems under the squared cost whose optimal plan is a map: a linear one, two that are not, one on the line.
+
+    Another `law` turns the axes and bends the maps in other ways.
+    """
     if dim == 1:
         return {"mixtures": _sorted_mixtures()}
-    hard = dimension_problems(dim)
-    return {"linear": _linear(dim, np.random.default_rng([dim, 1])), **{k: hard[k] for k in ("softmax", "monotone")}}
+    hard, rng = dimension_problems(dim, law), np.random.default_rng([dim, 1, law])
+    return {"linear": _linear(dim, rng), **{k: hard[k] for k in ("softmax", "monotone")}}
 
 
 def _sorted_mixtures() -> Problem:

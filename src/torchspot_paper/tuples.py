@@ -45,14 +45,14 @@ class TupleProblem:
         return self.solve()
 
 
-def gaussians(m: int, dim: int, weights: Sequence[float] | None = None) -> TupleProblem:
+def gaussians(m: int, dim: int, weights: Sequence[float] | None = None, law: int = 0) -> TupleProblem:
     """m Gaussians with axes of their own. The barycenter S is the fixed point of S = Σ w_i (S^½ Σ_i S^½)^½.
 
     The optimal cost is Σ w_i (‖m_i − m̄‖² + tr Σ_i + tr S − 2 tr (S^½ Σ_i S^½)^½), times m² for the sum over pairs.
     """
-    law = np.random.default_rng([m, dim])
-    means = law.normal(size=(m, dim))
-    roots = [(q := _rotation(dim, law)) * law.uniform(0.4, 1.6, size=dim) @ q.T for _ in range(m)]
+    rng = np.random.default_rng([m, dim, law])
+    means = rng.normal(size=(m, dim))
+    roots = [(q := _rotation(dim, rng)) * rng.uniform(0.4, 1.6, size=dim) @ q.T for _ in range(m)]
     w = np.full(m, 1 / m) if weights is None else np.asarray(weights) / np.sum(weights)
     covariances = [root @ root for root in roots]
     s = _fixed_point(covariances, w)
@@ -71,7 +71,7 @@ def gaussians(m: int, dim: int, weights: Sequence[float] | None = None) -> Tuple
     return TupleProblem("gaussians", cost, draw, value, lambda: (centre, s))
 
 
-def bent(dim: int, m: int = 3) -> TupleProblem:
+def bent(dim: int, m: int = 3, law: int = 0) -> TupleProblem:
     """T_i(x) = Q t_i(Qᵀx) of a mixture x, t_ik(s) = s + b_ik sin(s + c_k) with Σ_i b_ik = 0 and |b_ik| < 1.
 
     Each T_i is the gradient of a convex function and their mean is the identity, so (T_1 x, …, T_m x) is an optimal
@@ -79,12 +79,12 @@ def bent(dim: int, m: int = 3) -> TupleProblem:
 
     Reference: "Barycenters in the Wasserstein space", M. Agueh and G. Carlier, 2011.
     """
-    law = np.random.default_rng([m, dim, 7])
-    q, phases = _rotation(dim, law), law.uniform(0, 2 * np.pi, size=dim)
-    b = law.normal(size=(m, dim))
+    rng = np.random.default_rng([m, dim, 7, law])
+    q, phases = _rotation(dim, rng), rng.uniform(0, 2 * np.pi, size=dim)
+    b = rng.normal(size=(m, dim))
     b -= b.mean(0)
     b *= 0.8 / np.abs(b).max(0)
-    centres, shares = law.normal(size=(3, dim)) * 1.5, np.array([0.5, 0.3, 0.2])
+    centres, shares = rng.normal(size=(3, dim)) * 1.5, np.array([0.5, 0.3, 0.2])
 
     def base(n: int, rng: Rng) -> Points:
         return centres[rng.choice(3, size=n, p=shares)] + 0.7 * rng.normal(size=(n, dim))
@@ -109,14 +109,14 @@ def bent(dim: int, m: int = 3) -> TupleProblem:
     return TupleProblem("bent", _PAIRS, draw, value, barycenter, plan)
 
 
-def mixtures() -> TupleProblem:
+def mixtures(law: int = 0) -> TupleProblem:
     """Three mixtures in the plane of two, three and four unequal parts.
 
     The answer is that of points of which each part has its share: shares by chance would move it by a few percent.
     """
-    law = np.random.default_rng(3)
+    rng = np.random.default_rng([3, law])
     parts = [
-        (law.normal(size=(k, 2)) * 2.0, law.dirichlet(np.full(k, 3.0)), 0.3 + 0.4 * law.random(k)) for k in (2, 3, 4)
+        (rng.normal(size=(k, 2)) * 2.0, rng.dirichlet(np.full(k, 3.0)), 0.3 + 0.4 * rng.random(k)) for k in (2, 3, 4)
     ]
 
     def draw(n: int, rng: Rng) -> tuple[Points, ...]:
@@ -155,10 +155,10 @@ def _alternated(xs: tuple[torch.Tensor, ...]) -> float:
     return value
 
 
-def discrete(points: int = 50, dim: int = 2) -> TupleProblem:
+def discrete(points: int = 50, dim: int = 2, law: int = 0) -> TupleProblem:
     """Three laws of so many atoms each, all alike likely; the answer by a linear program over all tuples (HiGHS)."""
-    law = np.random.default_rng([points, dim, 1])
-    atoms = [law.normal(size=(points, dim)) @ law.normal(size=(dim, dim)) + 2 * law.normal(size=dim) for _ in range(3)]
+    rng = np.random.default_rng([points, dim, 1, law])
+    atoms = [rng.normal(size=(points, dim)) @ rng.normal(size=(dim, dim)) + 2 * rng.normal(size=dim) for _ in range(3)]
 
     def draw(n: int, rng: Rng) -> tuple[Points, ...]:
         return tuple(atoms)
