@@ -113,12 +113,25 @@ def test_points_outside_the_data_are_warned_of_with_a_number():
     assert fitted.transport(X).shape == X.shape  # no warning, or the test would fail
 
 
+@pytest.mark.parametrize("dim", [1, 2, 8])
+def test_points_of_the_same_law_are_seldom_called_outside(dim):
+    def drawn(n, seed):
+        return torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
+
+    alarms = 0
+    for seed in range(8):
+        far = Support.of(drawn(1800, seed), drawn(200, seed + 100)).distance(drawn(5000, seed + 200))
+        alarms += int(((far > 1.5).double().mean() > 1e-3) or (far.max() > 3))
+    assert alarms <= 2
+
+
 def test_outside_counts_distances_over_the_largest_in_the_data():
     support = Support.of(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[0.5], [4.0]]))
-    assert support.reach == 1.0
-    assert support.distance(torch.tensor([[-2.0], [3.5], [9.0]])).tolist() == [2.0, 0.5, 6.0]
+    assert support.reach == 2.0  # from 3 to 1
+    assert support.distance(torch.tensor([[-2.0], [3.5], [9.0]])).tolist() == [1.0, 0.25, 3.0]
+    assert Support.of(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[0.5], [6.0]])).reach == 3.0  # an unseen row
     atoms = Support.of(torch.tensor([[0.0], [2.0], [0.0]]), torch.tensor([[2.0]]))
-    assert atoms.reach == 2.0  # nothing is unseen: as far as the atoms are apart
+    assert atoms.reach == 2.0
     assert Support.of(torch.zeros(5, 1), torch.zeros(3, 1)).reach == 1.0
 
 

@@ -63,7 +63,7 @@ def _spot(x: Any, y: Any, quick: bool) -> Solved:
     start = spot.history_[0]["cost"] / 5.0 - 1
     return spot.distance_.value, lambda: {
         "error_at_step_0": start,
-        **marginals_beside_noise(spot.plans_, gaussians()),
+        **marginals_beside_noise(spot.plans_, gaussians(), quick=quick),
     }
 
 

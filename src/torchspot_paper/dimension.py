@@ -103,7 +103,7 @@ def _run_spot(call: Call, problem: Problem, variant: dict[str, Any], about: dict
         "signed_error": statistics.fmean(errors),
         "worst_error": max(map(abs, errors)),
         "error_at_step_0": spot.history_[0]["cost"] / problem.value - 1,
-        **marginals_beside_noise(spot.plans_, problem),
+        **marginals_beside_noise(spot.plans_, problem, quick=call.quick),
     }
     return Outcome(about | {"steps": steps}, metrics, seeds, seconds)
 

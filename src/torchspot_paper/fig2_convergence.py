@@ -87,7 +87,7 @@ def _run_spot(call: Call, setting: Setting, xs: tuple[np.ndarray, ...]) -> Outco
     values = [plan.expected_cost().value for plan in spot.plans_]
     batch = preset.sizes(2).batch_size
     metrics = errors_of(values, 5.0) | {"error_at_step_0": spot.history_[0]["cost"] / 5.0 - 1}
-    metrics |= marginals_beside_noise(spot.plans_, gaussians())
+    metrics |= marginals_beside_noise(spot.plans_, gaussians(), quick=call.quick)
     return Outcome(
         _described(setting) | {"width": WIDTH, "steps": steps},
         metrics,

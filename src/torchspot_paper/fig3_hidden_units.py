@@ -36,7 +36,7 @@ def run(call: Call, width: int) -> list[Outcome]:
     seconds = time.perf_counter() - started
     values = [plan.expected_cost().value for plan in spot.plans_]
     metrics = errors_of(values, 5.0) | {"error_at_step_0": spot.history_[0]["cost"] / 5.0 - 1}
-    metrics |= marginals_beside_noise(spot.plans_, gaussians())
+    metrics |= marginals_beside_noise(spot.plans_, gaussians(), quick=call.quick)
     setting = {"method": "spot", "width": width, "lr": preset.rates(width)[0], "steps": steps}
     return [Outcome(setting, metrics, seeds, seconds, {}, {"errors": [value / 5.0 - 1 for value in values]})]
 

@@ -16,7 +16,7 @@ from torchspot import SPOT, engines, evaluation, latents, presets
 from torchspot.exact import multimarginal_sinkhorn
 from torchspot_paper import tuples
 from torchspot_paper.clock import Clock, in_own_process
-from torchspot_paper.recipe import Call, Outcome, marginals_beside_noise
+from torchspot_paper.recipe import LONGER, Call, Outcome, marginals_beside_noise
 from torchspot_paper.tuples import TupleProblem
 
 N, SEEDS, JUDGED = 100_000, 3, 100_000
@@ -39,17 +39,23 @@ class Setting:
     """Whether time and memory are what is asked."""
     law: int = 0
     """Above 0: another problem of the same kind, of which nothing was known when the recipe was chosen."""
+    longer: bool = False
+    """Whether networks are wider, batches larger and steps more than by default."""
 
     def __str__(self) -> str:
-        law = f"/law={self.law}" if self.law else ""
-        name = f"{self.problem}/{self.m}/{self.d}/{self.method}{law}"
+        more = "".join(f"/{name}={value}" for name, value in self._more.items())
+        name = f"{self.problem}/{self.m}/{self.d}/{self.method}{more}"
         return f"scaling/{self.m}/{self.method}" if self.scaling else name
 
     @property
     def about(self) -> dict[str, Any]:
         """As rows say it."""
-        about = {"problem": self.problem, "m": self.m, "d": self.d, "method": self.method}
-        return about | ({"scaling": True} if self.scaling else {}) | ({"law": self.law} if self.law else {})
+        return {"problem": self.problem, "m": self.m, "d": self.d, "method": self.method, **self._more}
+
+    @property
+    def _more(self) -> dict[str, Any]:
+        """What is not as it mostly is."""
+        return {name: value for name in ("scaling", "law", "longer") if (value := getattr(self, name))}
 
 
 def settings(quick: bool) -> list[Setting]:
@@ -60,6 +66,8 @@ def settings(quick: bool) -> list[Setting]:
         known = [known[0], known[-1]]
     laws = (0,) if quick else (0, 1)
     asked = [Setting(*one, method, law=k) for k in laws for one in known for method in ("spot", "spot-anchored")]
+    if not quick:
+        asked += [Setting("mixtures", 3, 2, method, longer=True) for method in ("spot", "spot-anchored")]
     scaled = (2, 3) if quick else SCALED
     return asked + [Setting("gaussians", m, 2, method, True) for m in scaled for method in ("spot", "sinkhorn")]
 
@@ -69,7 +77,7 @@ def run(call: Call, setting: Setting) -> list[Outcome]:
     if setting.scaling:
         taken = in_own_process(_scaled, setting, call.quick)
         return [Outcome(setting.about, taken.as_metrics(), 1, taken.seconds)]
-    problem, seeds = _problem(setting), call.runs(SEEDS)
+    problem, seeds = _problem(setting, call.quick), call.runs(SEEDS)
     xs = problem.sample(2000 if call.quick else N, 0)
     started = time.perf_counter()
     spot = _spot(setting, problem, 30 if call.quick else None, seeds, call.engine()).fit(*xs)
@@ -80,13 +88,13 @@ def run(call: Call, setting: Setting) -> list[Outcome]:
         "signed_error": statistics.fmean(errors),
         "worst_error": max(map(abs, errors)),
         "error_at_step_0": spot.history_[0]["cost"] / problem.value - 1,
-        **(marginals_beside_noise(spot.plans_, problem) if setting.problem != "discrete" else {}),
+        **(marginals_beside_noise(spot.plans_, problem, quick=call.quick) if setting.problem != "discrete" else {}),
         **_barycenter_errors(spot.plans_, problem),
     }
     return [Outcome(setting.about | {"steps": spot.plan_.facts["steps"]}, metrics, seeds, seconds)]
 
 
-def _problem(setting: Setting) -> TupleProblem:
+def _problem(setting: Setting, quick: bool) -> TupleProblem:
     match setting.problem:
         case "gaussians":
             return tuples.gaussians(setting.m, setting.d, law=setting.law)
@@ -96,13 +104,15 @@ def _problem(setting: Setting) -> TupleProblem:
             return tuples.bent(setting.d, setting.m, setting.law)
         case "mixtures":
             return tuples.mixtures(setting.law)
-    return tuples.discrete(law=setting.law)
+    return tuples.discrete(10 if quick else 50, law=setting.law)
 
 
 def _spot(setting: Setting, problem: TupleProblem, steps: int | None, replicas: int, engine: Any) -> SPOT:
+    longer = LONGER if setting.longer else {}
     if setting.method == "spot":
-        return SPOT(cost=problem.cost, steps=steps, replicas=replicas, engine=engine)
-    preset = replace(presets.anchored(), warm_start=False)
+        preset = replace(presets.default(), **longer)
+        return SPOT(cost=problem.cost, preset=preset, steps=steps, replicas=replicas, engine=engine)
+    preset = replace(presets.anchored(), warm_start=False, **longer)
     latent = latents.anchored(noise_dim=0)
     return SPOT(cost=problem.cost, latent=latent, preset=preset, steps=steps, replicas=replicas, engine=engine)
 

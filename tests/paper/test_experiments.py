@@ -3,12 +3,14 @@
 import json
 import math
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from torchspot_paper import report
 from torchspot_paper.__main__ import app
-from torchspot_paper.recipe import Call, Outcome, errors_of, read, store
+from torchspot_paper.recipe import Call, Outcome, errors_of, marginals_beside_noise, read, store
 
 FIELDS = {"experiment", "setting", "metric", "value", "seeds", "hardware", "commit", "seconds"}
 ERRORS = {"error_of_mean", "mean_run_error", "median_run_error", "worst_run_error"}
@@ -108,6 +110,30 @@ def test_a_diverged_or_badly_fitting_control_is_not_the_best(tmp_path):
     assert line.endswith("| spectral, equal steps |")
     assert "diverged" in line
     assert "1.00 %*" in line
+
+
+class Mixture:
+    """Two parts 6 apart, one half each; a plan that is right, or whose second marginal is shifted."""
+
+    def __init__(self, shift=0.0):
+        self.shift = shift
+
+    def sample(self, n, seed):
+        rng = np.random.default_rng([seed, int(10 * self.shift)])
+        x, y = (6 * rng.integers(2, size=(n, 1)) + rng.normal(size=(n, 1)) for _ in range(2))
+        return x, y + self.shift
+
+
+class Drawn(Mixture):
+    def sample(self, n, seed):
+        return tuple(map(torch.from_numpy, super().sample(n, seed + 77)))
+
+
+def test_a_right_plan_is_near_the_noise_floor_and_a_wrong_one_is_not():
+    right = marginals_beside_noise([Drawn(), Drawn()], Mixture(), quick=False)
+    assert 0.6 < right["sliced_w2"] / right["noise_floor"] < 1.6
+    wrong = marginals_beside_noise([Drawn(), Drawn(2.0)], Mixture(), quick=False)
+    assert wrong["sliced_w2"] > 4 * wrong["noise_floor"]
 
 
 def test_errors_of_the_mean_and_of_the_runs():

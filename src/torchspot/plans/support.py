@@ -22,18 +22,17 @@ class Support:
 
     rows: Points
     reach: float
-    """The largest distance of a row that is not among them to the nearest that is."""
+    """The largest distance of a row of the data, one of these or another, to the nearest other one of these."""
 
     @classmethod
     def of(cls, seen: Points, unseen: Points) -> "Support":
         """Of rows to compare with, and rows that show how far apart such rows are."""
         most = max(_FEWEST, min(_ROWS, _NUMBERS // seen.shape[1]))
         rows = torch.unique(seen[:most], dim=0)
-        found = cls(rows, 1.0).distance(unseen)
-        if not float(found.max()) > 0 and len(rows) > 1:  # few atoms: nothing is unseen
-            apart = torch.cdist(rows, rows).fill_diagonal_(torch.inf)
-            found = apart.amin(1)
-        return cls(rows, float(found.max()) or 1.0)
+        gaps = [cls(rows, 1.0).distance(unseen)]
+        if len(rows) > 1:
+            gaps.append(torch.cdist(rows, rows).fill_diagonal_(torch.inf).amin(1).to(gaps[0]))
+        return cls(rows, float(torch.cat(gaps).max()) or 1.0)
 
     def distance(self, points: Points) -> Values:
         """To the nearest of the rows, over `reach`: above 1, farther than any row of the data was."""
