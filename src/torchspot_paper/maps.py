@@ -210,7 +210,7 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     found = {
         (s["problem"], s["critics"], s["warm_start"], s["d"], row["metric"]): row["value"]
         for row in rows
-        if (s := row["setting"])
+        if not (s := row["setting"]).get("law")
     }
     for axis, name in zip(axes, names, strict=True):
         for critics, warm in ((c, w) for c in RECIPES for w in (False, True)):

@@ -247,7 +247,7 @@ def marginals(rows: Rows) -> Iterator[str]:
     found = list(_by_setting(rows))
     lines = [
         [
-            s["problem"],
+            _named(s),
             str(s["m"]),
             str(s["d"]),
             s["method"],
@@ -259,7 +259,9 @@ def marginals(rows: Rows) -> Iterator[str]:
             str(row["seeds"]),
             f"{row['seconds']:g}",
         ]
-        for s, f, row in sorted(found, key=lambda item: [str(v) for v in item[0].values()])
+        for s, f, row in sorted(
+            found, key=lambda item: (_named(item[0]), item[0]["m"], item[0]["d"], item[0]["method"])
+        )
         if not s.get("scaling")
     ]
     head = ["problem", "m", "d", "method", "cost off by (worst)", "at step 0", "SW2 / floor"]
@@ -283,10 +285,10 @@ def marginals(rows: Rows) -> Iterator[str]:
 
 def maps(rows: Rows) -> Iterator[str]:
     """UVP by problem, dimension and critics; then shapes and atoms."""
-    found = sorted(_by_setting(rows), key=lambda item: (item[0]["problem"], item[0]["d"], item[0]["critics"]))
+    found = sorted(_by_setting(rows), key=lambda item: (_named(item[0]), item[0]["d"], item[0]["critics"]))
     lines = [
         [
-            s["problem"],
+            _named(s),
             str(s["d"]),
             s["critics"] + (", warm start" if s["warm_start"] else ""),
             _percent_and_worst(f, "uvp"),
@@ -301,13 +303,18 @@ def maps(rows: Rows) -> Iterator[str]:
     ]
     head = ["problem", "d", "critics", "UVP (worst)", "at step 0", "cost off by (worst)", "SW2 / floor"]
     yield _table([*head, "runs", "seconds"], lines)
-    shapes = [f for _, f, _ in found if "sliced_w2_over_floor" in f]
-    for f in shapes:
-        yield (
-            f"Moons and circles, both directions: cost off by {_percent(f['signed_error'], signed=True)} on average, "
-            f"{_percent(f['worst_error'])} at worst ({_percent(f['error_at_step_0'], signed=True)} at step 0); the "
-            f"worst image lies at {f['sliced_w2_over_floor']:.2f}× its noise floor."
-        )
+    shapes = [
+        [
+            _named(s),
+            f"{_percent(f['signed_error'], signed=True)} ({_percent(f['worst_error'])})",
+            _percent(f["error_at_step_0"], signed=True),
+            f"{f['sliced_w2_over_floor']:.1f}",
+        ]
+        for s, f, _ in found
+        if "sliced_w2_over_floor" in f
+    ]
+    if shapes:
+        yield _table(["both directions", "cost off by (worst)", "at step 0", "worst image: SW2 / floor"], shapes)
     atoms = [
         [s["problem"], _mean_and_worst(f, "conditional_w2"), f"{f['least_spread']:.2f} to {f['most_spread']:.2f}"]
         for s, f, _ in found
@@ -332,6 +339,11 @@ def map_comparison(rows: Rows) -> Iterator[str]:
         for s, f, _ in sorted(_by_setting(rows), key=lambda item: (item[0]["n"], item[0]["method"]))
     ]
     yield _table(["n", "method", "UVP", "cost off by", "seconds", "peak memory, MB", "before the call, MB"], lines)
+
+
+def _named(setting: dict[str, Any]) -> str:
+    """The problem, and whether its law is new or its run a longer one."""
+    return setting["problem"] + (", new law" if setting.get("law") else "") + (", longer" * bool(setting.get("longer")))
 
 
 def _percent_and_worst(found: dict[str, float], name: str) -> str:
