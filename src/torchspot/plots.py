@@ -37,16 +37,7 @@ def plot_pairs(samples: Samples, file: str | Path, *, data: Samples = (), lines:
         axes.add_collection(LineCollection(list(segments), colors="black", linewidths=0.4, alpha=0.6))
     for k, place in enumerate(places):
         axes.scatter(*_xy(place), s=8, color=_colour(k), label=f"$G_{k + 1}(z)$", linewidths=0)
-    axes.autoscale_view()
-    axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$")
-    if max(x[0].numel() for x in samples) > 1:
-        axes.set_aspect("equal", adjustable="datalim")
-    else:
-        heights = [-float(k) for k in range(len(samples))]
-        axes.set(
-            xlabel="$x$", ylabel="", yticks=heights, yticklabels=[f"data set {k + 1}" for k in range(len(samples))]
-        )
-    axes.legend(loc="upper right", frameon=False)
+    _finish(axes, samples, title)
     return _save(figure, file)
 
 
@@ -78,11 +69,7 @@ def plot_barycenter(
             *_xy(place), s=6, color=_colour(k), label=f"marginal {k + 1}, $w = {weights[k]:.3g}$", linewidths=0
         )
     axes.scatter(*_xy(centre), s=8, color="black", label="barycenter", linewidths=0)
-    axes.autoscale_view()
-    axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$")
-    if max(x[0].numel() for x in samples) > 1:
-        axes.set_aspect("equal", adjustable="datalim")
-    axes.legend(loc="upper right", frameon=False)
+    _finish(axes, samples, title)
     return _save(figure, file)
 
 
@@ -189,8 +176,22 @@ def _plane(x: Tensor, k: int) -> np.ndarray:
     return flat[:, :2]
 
 
+def _finish(axes: Axes, samples: Samples, title: str) -> None:
+    """Title, labels and legend of a picture of joint samples."""
+    axes.autoscale_view()
+    axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$")
+    if max(x[0].numel() for x in samples) > 1:
+        axes.set_aspect("equal", adjustable="datalim")
+    else:
+        heights = [-float(k) for k in range(len(samples))]
+        axes.set(
+            xlabel="$x$", ylabel="", yticks=heights, yticklabels=[f"data set {k + 1}" for k in range(len(samples))]
+        )
+    axes.legend(loc="upper right", frameon=False)
+
+
 def _save(figure: Figure, file: str | Path) -> Path:
     path = Path(file)
     with storage.replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=120)
+        figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=120, bbox_inches="tight")
     return path

@@ -213,14 +213,14 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
         if not (s := row["setting"]).get("law")
     }
     for axis, name in zip(axes, names, strict=True):
-        for critics, warm in ((c, w) for c in RECIPES for w in (False, True)):
+        for colour, (critics, warm) in enumerate((c, w) for c in RECIPES for w in (False, True)):
             dims = sorted(k[3] for k in found if k[:3] == (name, critics, warm) and k[4] == "uvp")
             if not dims:
                 continue
             label = critics + (", warm start" if warm else "")
-            (line,) = axis.plot(dims, [100 * found[name, critics, warm, d, "uvp"] for d in dims], "o-", label=label)
-            worst = [100 * found[name, critics, warm, d, "worst_uvp"] for d in dims]
-            axis.plot(dims, worst, "_", color=line.get_color())
+            mean, worst = ([100 * found[name, critics, warm, d, m] for d in dims] for m in ("uvp", "worst_uvp"))
+            axis.plot(dims, mean, "o-", color=f"C{colour}", label=label)
+            axis.plot(dims, worst, "_", color=f"C{colour}")
         axis.set(title=name, xscale="log", yscale="log", xlabel="dimension", xticks=DIMENSIONS, xticklabels=DIMENSIONS)
         axis.minorticks_off()
     axes[0].set_ylabel("L2-UVP, % (bars: worst run)")
