@@ -1,16 +1,35 @@
 """What a computation takes: its seconds, and its peak memory in a process of its own."""
 
-__all__ = ["Clock", "Taken", "in_own_process"]
+__all__ = ["Clock", "OnRows", "Taken", "in_own_process", "on_rows"]
 
 import multiprocessing
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import torch
+
+MOST = {"emd": 10_000, "sinkhorn": 10_000}
+"""Points beyond which a matrix of all pairs does not fit, or takes hours."""
+
+
+@dataclass(frozen=True)
+class OnRows:
+    """A method on so many points."""
+
+    method: str
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.method}/{self.n}"
+
+
+def on_rows(methods: Iterable[str], sizes: Iterable[int]) -> list[OnRows]:
+    """Every method on every number of points that it can take, smallest first."""
+    return [OnRows(method, n) for n in sizes for method in methods if n <= MOST.get(method, n)]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 __all__ = ["draw", "run", "settings"]
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +13,29 @@ import torch
 from torchspot import SPOT, engines, presets
 from torchspot.baselines import ROT
 from torchspot.exact import emd, sinkhorn
-from torchspot_paper.clock import Clock, in_own_process
+from torchspot_paper.clock import Clock, OnRows, in_own_process, on_rows
 from torchspot_paper.problems import gaussians
 from torchspot_paper.recipe import Call, Outcome, marginals_beside_noise
 
 SIZES = (1000, 3000, 10_000, 100_000, 1_000_000)
-MOST = {"emd": 10_000, "sinkhorn": 10_000}
-"""Points beyond which a matrix of all pairs does not fit, or takes hours."""
 SINKHORN, ROT_EPSILON = 0.05, 0.1
 
 Solved = tuple[float, Callable[[], dict[str, float]]]
 """A value, and what else there is to say, found after the clock has stopped."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A method on so many points."""
-
-    method: str
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.method}/{self.n}"
-
-
-def settings(quick: bool) -> list[Setting]:
+def settings(quick: bool) -> list[OnRows]:
     """Smallest first."""
-    sizes = (200,) if quick else SIZES
-    return [Setting(method, n) for n in sizes for method in _METHODS if n <= MOST.get(method, n)]
+    return on_rows(_METHODS, (200,) if quick else SIZES)
 
 
-def run(call: Call, setting: Setting) -> list[Outcome]:
+def run(call: Call, setting: OnRows) -> list[Outcome]:
     """In a process of its own, so that the peak memory is its own (unless it is quick)."""
     taken = in_own_process(_solved, setting, call.quick)
     return [Outcome({"method": setting.method, "n": setting.n}, taken.as_metrics(), 1, taken.seconds)]
 
 
-def _solved(clock: Clock, setting: Setting, quick: bool) -> dict[str, float]:
+def _solved(clock: Clock, setting: OnRows, quick: bool) -> dict[str, float]:
     x, y = gaussians().sample(setting.n, 0)
     with clock:
         value, judge = _METHODS[setting.method](x, y, quick)

@@ -19,7 +19,7 @@ from torchspot.exact import emd, sinkhorn
 from torchspot.networks.lipschitz import Clipping, Orthogonal, SpectralNorm
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot_paper.problems import Problem, dimension_problems
-from torchspot_paper.recipe import Call, Outcome, marginals_beside_noise
+from torchspot_paper.recipe import Call, Outcome, cost_errors, marginals_beside_noise
 
 N, SEEDS = 100_000, 3
 DIMENSIONS = (2, 16, 64, 128, 256)
@@ -97,14 +97,7 @@ def _run_spot(call: Call, problem: Problem, variant: dict[str, Any], about: dict
     started = time.perf_counter()
     spot = SPOT(cost=problem.cost, preset=preset, steps=steps, replicas=seeds, engine=call.engine()).fit(*xs)
     seconds = time.perf_counter() - started
-    errors = [plan.expected_cost().value / problem.value - 1 for plan in spot.plans_]
-    metrics = {
-        "error": statistics.fmean(map(abs, errors)),
-        "signed_error": statistics.fmean(errors),
-        "worst_error": max(map(abs, errors)),
-        "error_at_step_0": spot.history_[0]["cost"] / problem.value - 1,
-        **marginals_beside_noise(spot.plans_, problem, quick=call.quick),
-    }
+    metrics = cost_errors(spot, problem.value) | marginals_beside_noise(spot.plans_, problem, quick=call.quick)
     return Outcome(about | {"steps": steps}, metrics, seeds, seconds)
 
 

@@ -4,7 +4,7 @@ __all__ = ["draw", "run", "settings"]
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,13 @@ import torch
 from torchspot import SPOT, costs, engines, latents, presets
 from torchspot.baselines import MinibatchRegression
 from torchspot.exact import require_pot
-from torchspot_paper.clock import Clock, in_own_process
+from torchspot_paper.clock import Clock, OnRows, in_own_process, on_rows
 from torchspot_paper.maps import unexplained_by
 from torchspot_paper.problems import Points, map_problems
 from torchspot_paper.recipe import Call, Outcome
 
 PROBLEM, DIM, JUDGED = "softmax", 8, 20_000
 SIZES = (1000, 10_000, 100_000, 1_000_000)
-MOST = {"emd": 10_000, "sinkhorn": 10_000}
-"""Points beyond which a matrix of all pairs does not fit, or takes hours."""
 BUDGET, PACED = 60.0, 200
 """Seconds for those that can use any, and the steps by which their pace is found."""
 SINKHORN = 0.02
@@ -31,31 +29,19 @@ SINKHORN = 0.02
 Move = Callable[[Points], torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A method on so many points."""
-
-    method: str
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.method}/{self.n}"
-
-
-def settings(quick: bool) -> list[Setting]:
+def settings(quick: bool) -> list[OnRows]:
     """Smallest first."""
-    sizes = (200,) if quick else SIZES
-    return [Setting(method, n) for n in sizes for method in _METHODS if n <= MOST.get(method, n)]
+    return on_rows(_METHODS, (200,) if quick else SIZES)
 
 
-def run(call: Call, setting: Setting) -> list[Outcome]:
+def run(call: Call, setting: OnRows) -> list[Outcome]:
     """In a process of its own, so that the peak memory is its own (unless it is quick)."""
     taken = in_own_process(_solved, setting, call.quick)
     about = {"problem": PROBLEM, "d": DIM, "method": setting.method, "n": setting.n}
     return [Outcome(about, taken.as_metrics(), 1, taken.seconds)]
 
 
-def _solved(clock: Clock, setting: Setting, quick: bool) -> dict[str, float]:
+def _solved(clock: Clock, setting: OnRows, quick: bool) -> dict[str, float]:
     problem = map_problems(DIM)[PROBLEM]
     x, y = problem.sample(setting.n, 0)
     steps = 30 if quick else _steps_within(BUDGET, setting.method, x, y)

@@ -21,7 +21,7 @@ from torchspot.discrepancies import sliced_w2, w2_of_columns
 from torchspot.estimators.presets import Preset
 from torchspot.exact import emd
 from torchspot_paper.problems import Points, Problem, map_problems
-from torchspot_paper.recipe import LONGER, Call, Outcome, marginals_beside_noise
+from torchspot_paper.recipe import LONGER, Call, Outcome, cost_errors, marginals_beside_noise
 
 N, SEEDS, JUDGED = 100_000, 3, 20_000
 DIMENSIONS = (2, 4, 8, 16, 32)
@@ -120,13 +120,11 @@ def _run_known(call: Call, setting: Setting) -> Outcome:
     start = _AtStep0(measure)
     spot, seeds, seconds = _fitted(call, setting, problem.sample(n, 0), latents.anchored(noise_dim=0), [start])
     found = [measure(plan) for plan in spot.plans_]
-    errors = [plan.expected_cost().value / problem.value - 1 for plan in spot.plans_]
     metrics = {
         "uvp": statistics.fmean(found),
         "worst_uvp": max(found),
         "uvp_at_step_0": start.value,
-        "signed_error": statistics.fmean(errors),
-        "worst_error": max(map(abs, errors)),
+        **cost_errors(spot, problem.value),
         **marginals_beside_noise(spot.plans_, problem, quick=call.quick),
     }
     return Outcome(setting.about | {"steps": spot.plan_.facts["steps"]}, metrics, seeds, seconds)

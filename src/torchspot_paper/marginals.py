@@ -16,7 +16,7 @@ from torchspot import SPOT, engines, evaluation, latents, presets
 from torchspot.exact import multimarginal_sinkhorn
 from torchspot_paper import tuples
 from torchspot_paper.clock import Clock, in_own_process
-from torchspot_paper.recipe import LONGER, Call, Outcome, marginals_beside_noise
+from torchspot_paper.recipe import LONGER, Call, Outcome, cost_errors, marginals_beside_noise
 from torchspot_paper.tuples import TupleProblem
 
 N, SEEDS, JUDGED = 100_000, 3, 100_000
@@ -82,15 +82,9 @@ def run(call: Call, setting: Setting) -> list[Outcome]:
     started = time.perf_counter()
     spot = _spot(setting, problem, 30 if call.quick else None, seeds, call.engine()).fit(*xs)
     seconds = time.perf_counter() - started
-    errors = [plan.expected_cost().value / problem.value - 1 for plan in spot.plans_]
-    metrics = {
-        "error": statistics.fmean(map(abs, errors)),
-        "signed_error": statistics.fmean(errors),
-        "worst_error": max(map(abs, errors)),
-        "error_at_step_0": spot.history_[0]["cost"] / problem.value - 1,
-        **(marginals_beside_noise(spot.plans_, problem, quick=call.quick) if setting.problem != "discrete" else {}),
-        **_barycenter_errors(spot.plans_, problem),
-    }
+    metrics = cost_errors(spot, problem.value) | _barycenter_errors(spot.plans_, problem)
+    if setting.problem != "discrete":
+        metrics |= marginals_beside_noise(spot.plans_, problem, quick=call.quick)
     return [Outcome(setting.about | {"steps": spot.plan_.facts["steps"]}, metrics, seeds, seconds)]
 
 

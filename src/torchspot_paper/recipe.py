@@ -6,6 +6,7 @@ __all__ = [
     "Outcome",
     "Row",
     "Rows",
+    "cost_errors",
     "errors_of",
     "marginals_beside_noise",
     "paper_networks",
@@ -29,7 +30,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torchspot import engines, presets
+from torchspot import SPOT, engines, presets
 from torchspot.discrepancies import sliced_w2
 from torchspot.estimators.presets import Preset
 from torchspot.storage import replacing
@@ -190,6 +191,17 @@ def errors_of(values: Sequence[float], truth: float) -> dict[str, float]:
         "mean_run_error": statistics.fmean(each),
         "median_run_error": statistics.median(each),
         "worst_run_error": max(each),
+    }
+
+
+def cost_errors(spot: SPOT, truth: float) -> dict[str, float]:
+    """Relative errors of E c: of a run on average, with its sign, and at worst; and of the plan before training."""
+    each = [plan.expected_cost().value / truth - 1 for plan in spot.plans_]
+    return {
+        "error": statistics.fmean(map(abs, each)),
+        "signed_error": statistics.fmean(each),
+        "worst_error": max(map(abs, each)),
+        "error_at_step_0": spot.history_[0]["cost"] / truth - 1,
     }
 
 

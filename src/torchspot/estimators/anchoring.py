@@ -58,9 +58,9 @@ def anchored_networks(
         return anchored(kind.at, lambda anchor: lambda shapes, rng: copy.deepcopy(given))
 
     def network(anchor: int) -> Builder:
-        maps = None if start is None else start.maps_from(anchor, _THIN)
         if given is not None:
             return given
+        maps = None if start is None else start.maps_from(anchor, _THIN)
         if maps is not None:
             return around_affine(width, preset.generator_depth, tuple(t.float() for t in maps))
         return partial(_around_identity, width=width, depth=preset.generator_depth)

@@ -91,15 +91,7 @@ class Preset:
             raise InvalidArgument(f"rise must be at least 0 and below 1, and is {self.rise}.")
         if self.warm_start and not self.standardise:
             raise InvalidArgument("warm_start needs standardise=True. Set warm_start=False to take the data as it is.")
-        for name in (
-            "critic_steps",
-            "generator_steps",
-            "width",
-            "generator_depth",
-            "critic_depth",
-            "batch_size",
-            "steps",
-        ):
+        for name in _WHOLE_NUMBERS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidArgument(f"{name} must be at least 1, and is {value}.")
@@ -171,7 +163,7 @@ def free_potential(learning_rate: float = 1e-3) -> Preset:
     """The recipe for anchored plans with a potential of any steepness instead of critics that are 1-Lipschitz.
 
     sup_f inf_T E[c(x, T(x)) − f(T(x))] + E f(y) needs no η. It is the better one where the map is smooth and nearly
-    linear, and the less steady one: the generator takes five steps to each of the potential, and yet one run in ten
+    linear, and the less steady one: the generator takes five steps to each of the potential, and yet one run of 48
     went astray.
     """
     return replace(
