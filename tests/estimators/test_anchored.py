@@ -8,12 +8,14 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
+import torchspot
 from torchspot import SPOT, costs, evaluation, latents, presets
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.anchoring import bound
 from torchspot.estimators.problem import pose
 from torchspot.networks.generators import separate, shared_trunk
 from torchspot.training.engine import Eager
+from torchspot_paper import tuples
 from torchspot_paper.maps import _on_quantile_intervals, unexplained
 from torchspot_paper.problems import map_problems
 
@@ -180,3 +182,30 @@ def test_the_generator_takes_its_steps_in_a_turn():
     preset = replace(SMALL, generator_steps=3, critic_steps=2)
     SPOT(cost=SQUARED, latent=latents.anchored(), preset=preset, steps=4, callbacks=[Count()]).fit(x, y)
     assert counts[-1] == [8, 12]
+
+
+@pytest.mark.parametrize("latent", [None, latents.anchored()], ids=["noise", "anchored"])
+def test_three_marginals_with_weights_resume_load_and_are_judged(latent, tmp_path):
+    problem = tuples.gaussians(3, 2, (0.5, 0.3, 0.2))
+    xs = problem.sample(1500, 0)
+
+    def fit(steps_done, folder):
+        stop = [_StopAt(steps_done)] if steps_done else []
+        return SPOT(cost=problem.cost, latent=latent, steps=60, callbacks=stop, seed=3).fit(*xs, resume=folder)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(30, tmp_path / "a")
+    resumed, whole = fit(0, tmp_path / "a"), fit(0, tmp_path / "b")
+    drawn = whole.sample(50, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(resumed.sample(50, seed=1), drawn, strict=True))
+    whole.plan_.save(tmp_path / "plan")
+    loaded = torchspot.load(tmp_path / "plan", source=None if latent is None else xs[0])
+    assert loaded.cost == problem.cost
+    assert all(torch.equal(a, b) for a, b in zip(loaded.sample(50, seed=1), drawn, strict=True))
+    judged = evaluation.audit(loaded, *xs)
+    assert len(judged.marginals) == 3
+    certified = evaluation.certify(loaded, *xs, confidence=0.999)
+    assert certified.lower < problem.value < certified.upper
+    assert certified.lower > 0.75 * problem.value  # potentials are exact for Gaussians; the rest is chance
+    assert "all 3 laws" in certified.covers
+    assert ("moves rows of data set 1" in certified.covers) == (latent is not None)
