@@ -138,13 +138,12 @@ def multimarginal_sinkhorn(cost: Cost, xs: Samples, *, epsilon: float, iteration
         return made
 
     for _ in range(iterations):
+        off = 0.0
         for k in axes:
             logs = log_plan().logsumexp([j for j in axes if j != k])
-            off = float((logs.exp() - 1 / sizes[k]).abs().sum())
+            off = max(off, float((logs.exp() - 1 / sizes[k]).abs().sum()))
             potentials[k] -= logs + math.log(sizes[k])
-            if k == 0:
-                first = off
-        if first < _CLOSE:
+        if off < _CLOSE:
             break
     plan = log_plan().exp()
     return float((plan * c).sum() / plan.sum())

@@ -13,7 +13,9 @@ __all__ = [
     "uniform",
 ]
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.errors import InvalidArgument
+from torchspot.random import on
 from torchspot.types import Sampler
 
 
@@ -69,12 +72,11 @@ class Anchored:
     """The marginals that samples start from, counted from 0; of several, each starts its share of the samples."""
 
     def __post_init__(self) -> None:
-        whole = all(isinstance(k, int) and not isinstance(k, bool) for k in self.at)
-        if not (self.at and whole and min(self.at) >= 0 and len(set(self.at)) == len(self.at)):
+        if not (self.at and all(map(_whole, self.at)) and len(set(self.at)) == len(self.at)):
             raise InvalidArgument(
                 f"anchored(at=…) takes the number of a marginal, from 0, or different numbers, and got {self.at!r}."
             )
-        if self.noise_dim is not None and not (isinstance(self.noise_dim, int) and self.noise_dim >= 0):
+        if self.noise_dim is not None and not _whole(self.noise_dim):
             raise InvalidArgument(
                 f"anchored(noise_dim=…) takes a whole number of at least 0, or None, and got {self.noise_dim!r}."
             )
@@ -115,7 +117,7 @@ class AnchoredDraws:
                 "this plan starts from real samples, and was loaded without them. "
                 "Load it with torchspot.load(path, source=X), X the data set it is anchored at."
             )
-        drawn = [source.draw(size, _on(source.device, generator)).to(generator.device) for source in self.sources]
+        drawn = [source.draw(size, on(source.device, generator)).to(generator.device) for source in self.sources]
         return self.of(tuple(drawn), self.noise(size, generator))
 
     def of(self, xs: tuple[Tensor, ...], noise: Float[Tensor, "batch noise"]) -> Float[Tensor, "batch latent"]:
@@ -141,21 +143,24 @@ def uniform(dim: int) -> Uniform:
     return Uniform(dim)
 
 
-def anchored(noise_dim: int | None = None, *, at: int | tuple[int, ...] = 0) -> Anchored:
+def anchored(noise_dim: int | None = None, *, at: int | Sequence[int] = 0) -> Anchored:
     """Real samples of a marginal and noise, so that the plan answers: where does *this* point go?
 
     Args:
         noise_dim: numbers of noise; 0 for a map. None takes none where a map can do, and some where rows repeat or
             are far fewer than those of another marginal.
         at: the marginal to start from, counted from 0; (0, 1) learns both directions at once.
+
+    Samples of a stream that cannot be drawn again differ each time, whatever the seed.
     """
-    return Anchored(noise_dim, at if isinstance(at, tuple) else (at,))
+    several = tuple(at) if isinstance(at, Sequence) else (at,)
+    return Anchored(noise_dim, several)
 
 
 def to_spec(latent: Any) -> dict[str, Any] | None:
     """Name and arguments of a library latent; None for one of the user's own."""
     if isinstance(latent, AnchoredDraws):
-        return {"name": "anchored", "noise_dim": latent.noise_dim, "at": list(latent.kind.at)}
+        return {"name": "anchored", "noise_dim": int(latent.noise_dim), "at": [int(a) for a in latent.kind.at]}
     for name, kind in _KINDS.items():
         if isinstance(latent, kind):
             return {"name": name, "dim": latent.dim}
@@ -169,12 +174,9 @@ def from_spec(spec: dict[str, Any]) -> Latent | Anchored:
     return _KINDS[spec["name"]](spec["dim"])
 
 
-def _on(device: torch.device, generator: torch.Generator) -> torch.Generator:
-    """The generator, or one elsewhere that goes on from it."""
-    if device == generator.device:
-        return generator
-    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    return torch.Generator(device=device).manual_seed(seed)
+def _whole(number: Any) -> bool:
+    """Whether this is 0, 1, 2 and so on, of any kind of integer."""
+    return isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 0
 
 
 def _check(latent: Latent) -> None:

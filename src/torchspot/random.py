@@ -1,6 +1,6 @@
 """One seed gives independent generators by role, rank, replica and batch number; nothing seeds globally."""
 
-__all__ = ["Key", "fresh_seed", "generator"]
+__all__ = ["Key", "fresh_seed", "generator", "on"]
 
 import hashlib
 import secrets
@@ -36,3 +36,11 @@ def generator(key: Key, device: torch.device | str = "cpu") -> torch.Generator:
 def fresh_seed() -> int:
     """A seed from the operating system, for those who ask for none."""
     return secrets.randbits(62)
+
+
+def on(device: torch.device, generator: torch.Generator) -> torch.Generator:
+    """The generator, or one on this device that goes on from it."""
+    if device == generator.device:
+        return generator
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    return torch.Generator(device=device).manual_seed(seed)

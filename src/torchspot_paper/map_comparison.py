@@ -78,7 +78,8 @@ def _spot(x: Points, y: Points, steps: int) -> Move:
 
 
 def _minibatch(x: Points, y: Points, steps: int) -> Move:
-    return MinibatchRegression(steps=steps, engine=engines.Eager("cpu")).fit(x, y).transform
+    fitted = MinibatchRegression(steps=steps, engine=engines.Eager("cpu")).fit(x, y)
+    return lambda points: torch.from_numpy(fitted.transform(points))
 
 
 def _emd(x: Points, y: Points, steps: int) -> Move:

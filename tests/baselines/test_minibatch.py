@@ -15,7 +15,7 @@ def fitted(dim, batch_size):
     learned = MinibatchRegression(width=32, steps=400, batch_size=batch_size).fit(*problem.sample(5000, 0))
     x, y = problem.pairs(5000, 5)
     moved = learned.transform(x)
-    return unexplained_by(moved, torch.from_numpy(y)), float(moved.var(0).sum() / y.var(0).sum())
+    return unexplained_by(torch.from_numpy(moved), torch.from_numpy(y)), float(moved.var(0).sum() / y.var(0).sum())
 
 
 def test_it_learns_a_linear_map_and_more_of_it_from_larger_batches():

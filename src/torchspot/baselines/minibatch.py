@@ -5,6 +5,7 @@ __all__ = ["MinibatchRegression"]
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from sklearn.base import BaseEstimator
@@ -16,7 +17,7 @@ from torchspot.data.sources import as_sampler
 from torchspot.errors import InvalidArgument, NotFitted
 from torchspot.exact import matched
 from torchspot.networks.generators import Shapes, Units, around_affine
-from torchspot.random import Key, generator
+from torchspot.random import Key, generator, on
 from torchspot.training.callbacks import Divergence
 from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train
@@ -43,7 +44,8 @@ class CoupledBatches:
 
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch both"]:
         """Rows (x, y): two batches of so many, matched to each other."""
-        xs = tuple(sampler.draw(size, generator).to(self.units.data_dtype) for sampler in self.samplers)
+        drawn = (sampler.draw(size, on(sampler.device, generator)) for sampler in self.samplers)
+        xs = tuple(x.to("cpu", self.units.data_dtype) for x in drawn)
         return torch.cat(self.units.from_data(matched(self.cost, xs)), dim=1)
 
 
@@ -86,6 +88,9 @@ class MinibatchRegression(BaseEstimator):
 
     def fit(self, X: Any, Y: Any) -> "MinibatchRegression":
         """Learns the map between two data sets of equal dimension; anything `torchspot.data.as_sampler` takes."""
+        for name in ("width", "steps", "batch_size"):
+            if not getattr(self, name) >= 1:
+                raise InvalidArgument(f"{name} must be at least 1, and is {getattr(self, name)}.")
         engine = choose_engine() if self.engine is None else self.engine
         first, second = (as_sampler(data, name=f"data set {k + 1}") for k, data in enumerate((X, Y)))
         if first.shape != second.shape or len(first.shape) != 1:
@@ -93,7 +98,8 @@ class MinibatchRegression(BaseEstimator):
                 f"MinibatchRegression takes rows of equal length, and got samples of shapes {first.shape} and "
                 f"{second.shape}. Flatten each sample into one row."
             )
-        units = _units((first, second), self.seed)
+        drawn = (s.draw(_PROBE, generator(Key(self.seed, "probe"), s.device)).double().cpu() for s in (first, second))
+        units = Units.of(tuple(drawn), engine.dtype)
         size = first.shape[0]
         network = around_affine(self.width, 3, (torch.eye(size),))(
             Shapes(size, (second.shape,)), generator(Key(self.seed, "map"))
@@ -112,7 +118,7 @@ class MinibatchRegression(BaseEstimator):
         return self
 
     @torch.no_grad()
-    def transform(self, X: Any) -> Float[Tensor, "batch dim"]:
+    def transform(self, X: Any) -> np.ndarray:
         """Where these points go."""
         if not hasattr(self, "map_"):
             raise NotFitted("this MinibatchRegression has no map yet. Call fit(X, Y) first.")
@@ -120,12 +126,4 @@ class MinibatchRegression(BaseEstimator):
         network: nn.Module = self.map_
         points = as_points(X, tuple(units.means[0].shape), "X").to(units.scale.device, units.data_dtype)
         moved = [network(units.from_data((part,), (0,))[0])[0] for part in torch.split(points, _CHUNK)]
-        return torch.addcmul(units.means[1], torch.cat(moved).to(units.data_dtype), units.scale)
-
-
-def _units(samplers: tuple[Sampler, Sampler], seed: int) -> Units:
-    """Means and one scale of some samples."""
-    probe = [s.draw(_PROBE, generator(Key(seed, "probe"), s.device)).double().cpu() for s in samplers]
-    means = tuple(x.mean(0) for x in probe)
-    scale = float(torch.stack([x.var(0).mean() for x in probe]).mean().sqrt()) or 1.0
-    return Units(tuple(mean.float() for mean in means), scale)
+        return torch.addcmul(units.means[1], torch.cat(moved).to(units.data_dtype), units.scale).cpu().numpy()

@@ -74,12 +74,12 @@ def fit(
         ),
     ] = "euclidean",
     map_: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--map",
             help="Learn where given points go: forward (from the first data set), backward (from the second), both.",
         ),
-    ] = "",
+    ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="Entropic plan with a density: ε > 0 in units of the cost, larger is smoother.")
     ] = None,
@@ -305,7 +305,7 @@ def _fit(spot: SPOT | EntropicSPOT, sources: list[Any], out: Path, truth: float 
     plot_convergence(spot.history_, out / "convergence.png", truth=truth)
     files = "plan.safetensors, history.jsonl, pairs.png, convergence.png"
     weights = costs.barycenter_weights(plan.cost, len(sources))
-    if weights is not None and len(sources) > 2:
+    if weights is not None and len(sources) > 2 and "epsilon" not in plan.facts:
         plot_barycenter(plan.sample(_PICTURED, seed=0), weights, out / "barycenter.png", data=data, title="Barycenter")
         files += ", barycenter.png"
     if plan.shapes == ((1,), (1,)) and isinstance(spot, EntropicSPOT):
@@ -323,7 +323,9 @@ def _fit(spot: SPOT | EntropicSPOT, sources: list[Any], out: Path, truth: float 
         of_what = "the optimal cost without entropy" if "epsilon" in plan.facts else "the true value"
         console.print(escape(f"An interval for {of_what}, and how right the plan is:\n  {again}"), soft_wrap=True)
     if "anchored" in plan.facts:
-        move = shlex.join(["torchspot", "transport", str(out), "points.parquet", "--out", "moved.parquet"])
+        first = plan.facts["anchored"][0]
+        start = ["--start", str(first + 1)] if first else []
+        move = shlex.join(["torchspot", "transport", str(out), "points.parquet", *start, "--out", "moved.parquet"])
         console.print(escape(f"Where points of your own go:\n  {move}"), soft_wrap=True)
     if "epsilon" in plan.facts:
         console.print(

@@ -8,6 +8,8 @@ from torchspot import costs, latents
 from torchspot.errors import InvalidArgument
 from torchspot.types import Cost
 
+_EXAMPLES = {"p_norm": "p_norm:1.5", "barycentric": "barycentric:2,1,1"}
+
 
 def cost_named(text: str, marginals: int) -> Cost:
     """The cost with this name; for three or more marginals summed over pairs, unless it is made for them."""
@@ -25,7 +27,7 @@ def cost_named(text: str, marginals: int) -> Cost:
     return pair if marginals == 2 else costs.sum_over_pairs(pair)
 
 
-def anchors_named(text: str) -> latents.Anchored | None:
+def anchors_named(text: str | None) -> latents.Anchored | None:
     """Where a map starts, from words; none without words."""
     directions: dict[str, tuple[int, ...]] = {"forward": (0,), "backward": (1,), "both": (0, 1)}
     return latents.anchored(at=choice("direction of a map", text, directions)) if text else None
@@ -35,7 +37,7 @@ def _number(text: str, name: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidArgument(f"{name} needs numbers, such as {name}:1.5, and got {text!r}.") from None
+        raise InvalidArgument(f"{name} needs numbers, such as {_EXAMPLES[name]}, and got {text!r}.") from None
 
 
 def choice(what: str, name: str, choices: dict[str, Any], more: str = "") -> Any:

@@ -26,13 +26,21 @@ def load_to_draw(run: Path) -> PushforwardPlan | PooledPlan:
     if not (at := _anchors(plan)):
         return plan
     record = (run if run.is_dir() else run.parent) / RECORD
-    recorded = [Path(s) for s in json.loads(record.read_text())["sources"]] if record.exists() else []
+    recorded = _recorded(record) if record.exists() else []
     if len(recorded) <= max(at) or not all(recorded[a].exists() for a in at):
         raise InvalidArgument(
             f"the plan in {run} starts from rows of its data, which are not where the fit found them. "
             "Move points of your own instead: torchspot transport RUN points.parquet --out moved.parquet."
         )
     return load_plan(run, recorded)
+
+
+def _recorded(record: Path) -> list[Path]:
+    """The data sets that a run was fitted with."""
+    try:
+        return [Path(source) for source in json.loads(record.read_text())["sources"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(f"{record} is damaged: it does not say what the run was fitted with.") from error
 
 
 def load_to_move(run: Path, start: int) -> ConditionalPlan | PooledPlan:

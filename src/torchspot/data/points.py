@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchspot.data.arrays import Rows
-from torchspot.data.sources import rows_in
+from torchspot.data.sources import check_real, rows_in
 from torchspot.errors import InvalidArgument
 from torchspot.types import Shape
 
@@ -33,6 +33,8 @@ def as_points(x: Any, shape: Shape, name: str) -> Tensor:
             f"{name} must have shape (rows, {', '.join(map(str, shape))}), and has {tuple(points.shape)}. "
             "For one point put it into a list: [x]."
         )
+    if len(points) == 0:
+        raise InvalidArgument(f"{name} has no rows. Give at least one point.")
     if not torch.isfinite(points).all():
         raise InvalidArgument(f"{name} holds numbers that are not finite.")
     return points
@@ -43,6 +45,7 @@ def all_rows(file: str | Path) -> Tensor:
     found = rows_in(Path(file), str(file))
     assert found is not None  # files have rows
     values, scale = found
+    check_real(values, str(file))
     rows = Rows(values[:, None] if isinstance(values, np.ndarray) and values.ndim == 1 else values, scale=scale)
     return rows.take(np.arange(len(rows)))
 

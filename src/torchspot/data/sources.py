@@ -156,12 +156,7 @@ def _from_list(source: Any, name: str) -> np.ndarray:
 
 
 def _row_sampler(values: np.ndarray | Tensor | Items, weights: Any, name: str, scale: float) -> Rows:
-    if not isinstance(values, Items):
-        complex_or_text = values.is_complex() if isinstance(values, Tensor) else values.dtype.kind not in "iufb"
-        if complex_or_text:
-            raise InvalidArgument(f"{name} holds values of type {values.dtype}, not real numbers. Convert them first.")
-    if len(values.shape) == 0 or len(values) == 0:
-        raise InvalidArgument(f"{name} is empty (shape {tuple(values.shape)}). Pass at least 2 samples.")
+    check_real(values, name)
     if len(values) == 1:
         raise InvalidArgument(f"{name} has a single sample (shape {tuple(values.shape)}). Pass at least 2, one a row.")
     if 0 in values.shape:
@@ -173,6 +168,16 @@ def _row_sampler(values: np.ndarray | Tensor | Items, weights: Any, name: str, s
     rows = Rows(values[:, None] if values.ndim == 1 else values, name=name, weights=weights, scale=scale)
     rows.check_finite()
     return rows
+
+
+def check_real(values: np.ndarray | Tensor | Items, name: str) -> None:
+    """Real numbers, and rows of them."""
+    if not isinstance(values, Items):
+        complex_or_text = values.is_complex() if isinstance(values, Tensor) else values.dtype.kind not in "iufb"
+        if complex_or_text:
+            raise InvalidArgument(f"{name} holds values of type {values.dtype}, not real numbers. Convert them first.")
+    if len(values.shape) == 0 or len(values) == 0:
+        raise InvalidArgument(f"{name} is empty (shape {tuple(values.shape)}). Pass some rows.")
 
 
 def _check_weights(weights: Any, count: int, name: str) -> np.ndarray | None:

@@ -3,13 +3,14 @@
 __all__ = ["anchored_networks", "bound", "conditional_plan"]
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchspot.data.arrays import Rows
 from torchspot.errors import InvalidArgument
@@ -29,8 +30,10 @@ _FAR_FEWER, _MANY = 4, 16_384
 """So many times fewer rows than elsewhere are far fewer; beyond so many no one counts."""
 _REPEATED = 0.9
 """Of the rows, if fewer are different, rows repeat."""
-_THIN = 1e-4
-"""Directions with less variance than so much of the mean are no base for a linear map."""
+_THIN, _FLAT = 1e-4, 1e-8
+"""Directions with less variance than so much of the mean are no base for a linear map; or are no directions at all."""
+_NUMBERS = 1 << 25
+"""At most so many are looked at to see whether rows repeat."""
 
 
 def bound(kind: Anchored, problem: Problem) -> AnchoredDraws:
@@ -76,7 +79,7 @@ def conditional_plan(latent: AnchoredDraws, problem: Problem) -> Callable[..., C
 
 
 def _around_identity(shapes: Shapes, rng: torch.Generator, *, width: int, depth: int) -> nn.Module:
-    """x + what a network adds, at first nothing, where samples have the anchor's dimension; else just a network."""
+    """The first numbers of (x, noise) + what a network adds, at first nothing; just a network where that cannot be."""
     size = shapes.sizes[0]
     if len(set(shapes.sizes)) > 1 or size > min(_LARGEST, shapes.latent):
         return separate(width, depth)(shapes, rng)
@@ -84,9 +87,21 @@ def _around_identity(shapes: Shapes, rng: torch.Generator, *, width: int, depth:
 
 
 def _can_be_mapped(problem: Problem, anchor: int) -> bool:
-    """Whether the rows of the anchor are different, and not far fewer than those of another marginal."""
+    """Whether the rows of the anchor are different, not far fewer than another marginal's, and of no less dimension."""
     mine, most = _count(problem.samplers[anchor]), max(map(_count, problem.samplers))
-    return mine * _FAR_FEWER > min(most, _MANY * _FAR_FEWER) and not _repeats(problem.samplers[anchor])
+    if mine * _FAR_FEWER <= min(most, _MANY * _FAR_FEWER) or _repeats(problem.samplers[anchor]):
+        return False
+    dimensions = [_dimension(x) for x in problem.probe]
+    return dimensions[anchor] == max(dimensions)
+
+
+def _dimension(x: Tensor) -> int:
+    """Directions in which samples vary; where there are very many, simply how many numbers one has."""
+    flat = x.flatten(1)
+    if flat.shape[1] > min(_LARGEST, len(flat) - 1):
+        return flat.shape[1]
+    variances = torch.linalg.eigvalsh(torch.cov(flat.double().T).reshape(flat.shape[1], -1))
+    return int((variances > _FLAT * variances.mean()).sum())
 
 
 def _count(sampler: Sampler) -> int:
@@ -96,5 +111,6 @@ def _count(sampler: Sampler) -> int:
 def _repeats(sampler: Sampler) -> bool:
     if not isinstance(sampler, Rows):
         return False
-    some = sampler.chosen(np.empty(0, dtype=np.int64), _MANY, torch.Generator().manual_seed(0)).flatten(1)
+    most = max(1024, min(_MANY, _NUMBERS // math.prod(sampler.shape)))
+    some = sampler.chosen(np.empty(0, dtype=np.int64), most, torch.Generator().manual_seed(0)).flatten(1)
     return len(torch.unique(some, dim=0)) < _REPEATED * len(some)

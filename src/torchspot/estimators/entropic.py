@@ -57,8 +57,6 @@ class EntropicSPOT(PushforwardEstimator):
     torch.Size([4])
     """
 
-    _slack = SLACK
-
     def __init__(
         self,
         *,
@@ -114,7 +112,7 @@ class EntropicSPOT(PushforwardEstimator):
         start = density_start(self.cost, problem.units, problem.probe, epsilon=epsilon, seed=self.seed)
         builder = _flow(self.generator, preset, sizes, start)
         latent = latents.normal(dim)
-        weights = self._given_weights(preset, problem)
+        weights = self._given_weights(preset, problem, SLACK)
         if weights is None:
             z = torch.randn(_COUPLED, dim, generator=generator(Key(self.seed, "slopes")), dtype=torch.float64)
             coupled = in_data_units(start, z, problem.units)

@@ -23,7 +23,6 @@ from torchspot.types import Cost, Engine, Sampler, Samples, Shape
 _PROBE, _PROBE_A_NUMBER, _LARGEST_PROBE, _PROBE_NUMBERS = 16_384, 2048, 65_536, 1 << 25
 _JUDGES = 2048
 _PROJECTIONS = 32
-_FAR = 100.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def pose(
     samplers = tuple(map(_training_part, opened, held_out))
     probe = tuple(_draw(sampler, _probe_size(sampler), Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
     _check_finite(probe)
-    units = (_units(probe, engine) if standardise else _as_they_are(probe, engine)).to(engine.device)
+    units = (Units.of(probe, engine.dtype) if standardise else _as_they_are(probe, engine)).to(engine.device)
     drawn = (
         _judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in enumerate(zip(opened, held_out, strict=True))
     )
@@ -174,14 +173,3 @@ def _check_finite(probe: Samples) -> None:
 
 def _as_they_are(probe: Samples, engine: Engine) -> Units:
     return Units(tuple(torch.zeros_like(x[0], dtype=engine.dtype) for x in probe), 1.0, dtype=engine.dtype)
-
-
-def _units(probe: Samples, engine: Engine) -> Units:
-    """Mean of each marginal and the root mean square deviation of a coordinate over all of them."""
-    means = tuple(x.mean(dim=0) for x in probe)
-    scale = math.sqrt(sum(float((x - m).square().mean()) for x, m in zip(probe, means, strict=True)) / len(probe))
-    if scale == 0:
-        scale = max(float(m.abs().max()) for m in means) or 1.0
-    far = max(float(m.abs().max()) for m in means) / scale > _FAR
-    dtype = torch.float64 if far else engine.dtype
-    return Units(tuple(m.to(dtype) for m in means), scale, dtype=engine.dtype)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torchspot.estimators.run import Run, Weighing, judge_of, keep_in
 from torchspot.latents import Latent
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes
-from torchspot.objectives.transport import SLACK, MarginalWeights, Objective, Transport
+from torchspot.objectives.transport import MarginalWeights, Objective, Transport
 from torchspot.plans import PooledPlan, PushforwardPlan, pooled
 from torchspot.random import Key
 from torchspot.training.callbacks import Divergence, History
@@ -63,6 +63,8 @@ class Game:
     """Made of the fields of a PushforwardPlan."""
     held: tuple[int, ...] | None = None
     """The marginals that need critics; None: all of them."""
+    turns: int = 1
+    """Marginals that take turns in being data; of several, part of the rows of each are its own."""
     beside_z: tuple[Any, ...] = ()
     """Samplers of what the generator's loss takes beside z."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -86,9 +88,6 @@ class PushforwardEstimator(BaseEstimator, ABC):
     seed: int
     engine: Engine | None
     callbacks: Sequence[Callback]
-
-    _slack: ClassVar[float] = SLACK
-    """η over the slope that it must exceed."""
 
     @abstractmethod
     def _default_preset(self, problem: Problem) -> Preset:
@@ -138,8 +137,8 @@ class PushforwardEstimator(BaseEstimator, ABC):
         self.distance_ = _distance(self.plan_)
         return self
 
-    def _given_weights(self, preset: Preset, problem: Problem) -> MarginalWeights | None:
-        """η as the user or the preset gave it, if one did."""
+    def _given_weights(self, preset: Preset, problem: Problem, slack: float) -> MarginalWeights | None:
+        """η as the user or the preset gave it, if one did; `slack` is what it is over the slope that it must exceed."""
         given = preset.marginal_weight if self.marginal_weight is None else self.marginal_weight
         if given is None:
             return None
@@ -150,7 +149,7 @@ class PushforwardEstimator(BaseEstimator, ABC):
             raise InvalidArgument(
                 f"marginal_weight must be one number above 0, or one for each of the {m} marginals, and is {given!r}."
             )
-        return MarginalWeights(eta, None, "given", self._slack)
+        return MarginalWeights(eta, None, "given", slack)
 
 
 def _prepare(
@@ -179,7 +178,8 @@ def _prepare(
         _warn_unrepeatable(problem)
         checkpoint = keep_in(folder, training, callbacks, weighing, _identity(estimator, preset, problem, game, sizes))
         callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
-    judging = Draw(Key(estimator.seed, "judge z"), *_noise(game, problem.judged, engine), device=engine.device)
+    enough = problem.judged * min(2, game.turns)
+    judging = Draw(Key(estimator.seed, "judge z"), *_noise(game, enough, engine), device=engine.device)
     judging.advance()
     run = Run(
         problem=problem,

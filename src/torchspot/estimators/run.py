@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.problem import Problem
 from torchspot.latents import Latent
+from torchspot.networks.anchored import AnchoredGenerator
 from torchspot.networks.generators import InDataUnits
 from torchspot.objectives.transport import MarginalWeights, Objective
 from torchspot.plans import PooledPlan, PushforwardPlan, pooled
@@ -132,7 +133,9 @@ def judge_of(
 
     def numbers(generator: InDataUnits) -> Tensor:
         us, measured = objective.judged(generator, batch, problem.judges)
-        return torch.cat((measured, problem.marginal_errors(us)))
+        network = generator.generator
+        made = network.made(us) if isinstance(network, AnchoredGenerator) else us
+        return torch.cat((measured, problem.marginal_errors(made)))
 
     def averaged() -> Any:
         return training.averaged("generator")[0]

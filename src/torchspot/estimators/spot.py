@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 
 from torchspot import costs, latents
-from torchspot.errors import InvalidArgument
 from torchspot.estimators import presets
 from torchspot.estimators.anchoring import anchored_networks, bound, conditional_plan
 from torchspot.estimators.networks import Builder, moment_start
@@ -17,11 +16,10 @@ from torchspot.estimators.problem import Problem
 from torchspot.estimators.pushforward import Game, PushforwardEstimator
 from torchspot.latents import Anchored, AnchoredDraws, Latent
 from torchspot.networks.generators import around_affine, separate
+from torchspot.networks.lipschitz import Free
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.objectives.transport import ANCHORED_SLACK, SLACK, marginal_weights
-from torchspot.plans import ConditionalPlan, PooledPlan
 from torchspot.plans.conditional import as_arrays
-from torchspot.plans.pushforward import NO_MAP
 from torchspot.types import Callback, Cost, Engine
 
 _LATENT_OF_IMAGES = 100
@@ -32,7 +30,8 @@ class SPOT(PushforwardEstimator):
 
     Args:
         cost: function of one batch of each marginal that gives one number a row, differentiable.
-        generator: builder `(shapes, rng) -> Module` of the network from noise to the marginals, or a module.
+        generator: builder `(shapes, rng) -> Module` of the network from noise to the marginals, or a module; if
+            anchored, from one flat row (sample, noise) to the *other* marginals.
         critics: builder of one module that takes the tuple of samples and gives one value a row for each, or a module.
         latent: the noise; by default Gaussian, as large as the largest marginal (100 for images).
             `latents.anchored()` starts from real samples of the first data set, and so learns where each goes.
@@ -101,10 +100,7 @@ class SPOT(PushforwardEstimator):
         return self._moved(Y, 1)
 
     def _moved(self, x: Any, start: int) -> Any:
-        plan = self._fitted()
-        if not isinstance(plan, ConditionalPlan | PooledPlan):
-            raise InvalidArgument(NO_MAP)
-        return as_arrays(plan.barycentric_map(x, start=start))
+        return as_arrays(self._fitted().barycentric_map(x, start=start))
 
     def _default_preset(self, problem: Problem) -> Preset:
         if not isinstance(self.latent, Anchored):
@@ -115,13 +111,16 @@ class SPOT(PushforwardEstimator):
         latent = _default_latent(problem) if self.latent is None else self.latent
         if isinstance(latent, Anchored):
             latent = bound(latent, problem)
-        near = moment_start(self.cost, latent, problem.units, problem.probe, seed=self.seed)
+        near = None
+        if preset.standardise:
+            near = moment_start(self.cost, latent, problem.units, problem.probe, seed=self.seed)
         start = near if preset.warm_start else None
-        weights = self._given_weights(preset, problem)
+        slack = ANCHORED_SLACK if isinstance(latent, AnchoredDraws) and not latent.noise_dim else SLACK
+        weights = self._given_weights(preset, problem, slack)
         if weights is None:
             plan = None if near is None else problem.coupled(near)
-            slack = ANCHORED_SLACK if isinstance(latent, AnchoredDraws) and not latent.noise_dim else SLACK
             weights = marginal_weights(self.cost, problem.probe, plan=plan, slack=slack)
+        facts = {"critics": "free"} if self.critics is None and isinstance(preset.control, Free) else {}
         if isinstance(latent, AnchoredDraws):
             kind = latent.kind
             held = tuple(k for k in range(len(problem.shapes)) if (k,) != kind.at)
@@ -131,10 +130,11 @@ class SPOT(PushforwardEstimator):
                 anchored_networks(kind, self.generator, preset, start, sizes.width),
                 plan=conditional_plan(latent, problem),
                 held=held,
-                facts={"anchored": list(kind.at), "noise_dim": latent.noise_dim},
+                turns=len(kind.at),
+                facts=facts | {"anchored": list(kind.at), "noise_dim": latent.noise_dim},
             )
         builder = _networks(preset, start, sizes.width) if self.generator is None else self.generator
-        return Game(latent, weights, builder)
+        return Game(latent, weights, builder, facts=facts)
 
 
 def _default_latent(problem: Problem) -> Latent:

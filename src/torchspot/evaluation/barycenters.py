@@ -33,6 +33,11 @@ def barycenter(
 
     Reference: "Barycenters in the Wasserstein space", M. Agueh and G. Carlier, 2011.
     """
+    if "epsilon" in getattr(plan, "facts", {}):
+        raise InvalidArgument(
+            "this plan is entropic, and the means of its tuples are spread more widely than the barycenter. "
+            "Fit SPOT(cost=costs.barycentric(…)), without epsilon."
+        )
     xs = plan.sample(n, seed)
     fitted = costs.barycenter_weights(plan.cost, len(xs))
     if fitted is None:
@@ -57,4 +62,4 @@ def _normalised(weights: Sequence[float], m: int) -> tuple[float, ...]:
 
 
 def _said(weights: Sequence[float] | None, m: int) -> str:
-    return f"[{', '.join(f'{float(w):.4g}' for w in (weights or [1 / m] * m))}]"
+    return f"[{', '.join(f'{float(w):.4g}' for w in ([1 / m] * m if weights is None else weights))}]"

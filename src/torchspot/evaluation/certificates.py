@@ -56,7 +56,7 @@ class Certificate:
     plan_cost: Estimate
     """E c of the plan with its Monte-Carlo error, which is not an error of the distance."""
     objective: float | None
-    """J = E c + Σ η_i W1_i with the audit's estimates of W1; None for entropic plans and those that do not know η."""
+    """J = E c + Σ η_i W1_i with the audit's estimates of W1; None where the game was another one, or η is not known."""
     rounded_cost: float
     """Mean cost of the plan's tuples when each part is replaced by a row of data: a coupling of the data itself."""
     gap: float
@@ -152,12 +152,13 @@ def certify(
     with torch.enable_grad():
         rounded, upper, lower = _bounds(plan, data, xs, risk, seed, progress)
     progress("the plan itself", 0.0)
+    target = "samples" if lower.of_samples or any(one.weighted for one in data) else "population"
     return Certificate(
         lower=min(lower.value, upper.bound),  # in the rare case that chance has put one beyond the other
         upper=max(lower.value, upper.bound),
-        target="samples" if lower.of_samples or any(one.weighted for one in data) else "population",
+        target=target,
         method=f"upper: {upper.words}; lower: {lower.words}",
-        covers=_covers(plan, len(xs)),
+        covers=_covers(plan, len(xs), target),
         confidence=confidence,
         plan_cost=plan.expected_cost(),
         objective=_objective(plan, data, seed),
@@ -170,9 +171,9 @@ def certify(
     )
 
 
-def _covers(plan: Plan, m: int) -> str:
+def _covers(plan: Plan, m: int, target: str) -> str:
     """What is bounded for so many marginals, and what of the plan it does not see."""
-    said = "the least mean cost of pairs whose parts have the two laws"
+    said = f"the least mean cost of pairs whose parts {'are the rows' if target == 'samples' else 'have the two laws'}"
     if m > 2:
         said = (
             f"the least mean cost of tuples whose parts have all {m} laws; above by couplings that matching one "
@@ -284,7 +285,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 def _objective(plan: Plan, data: Sequence[Opened], seed: int) -> float | None:
     eta = _facts(plan).get("eta")
-    if not eta or "epsilon" in _facts(plan):
+    if not eta or "epsilon" in _facts(plan) or _facts(plan).get("critics") == "free":
         return None
     judged = audit_of(plan, data, seed)
     gaps = (max(0.0, marginal.w1_estimate.value) for marginal in judged.marginals)

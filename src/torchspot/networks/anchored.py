@@ -28,7 +28,7 @@ class AnchoredGenerator(nn.Module):
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
         turns = len(self.at)
-        filled = torch.cat((z, z[: -len(z) % turns])).view(-1, turns, z.shape[1])
+        filled = torch.cat((z, z[:1].expand(-len(z) % turns, -1))).view(-1, turns, z.shape[1])
         parts = [self.started(j, *self._parted(rows, j)) for j, rows in enumerate(filled.unbind(1))]
         return tuple(torch.stack(xs, dim=1).flatten(0, 1)[: len(z)] for xs in zip(*parts, strict=True))
 
@@ -37,6 +37,14 @@ class AnchoredGenerator(nn.Module):
         made = list(self.networks[j](torch.cat((u, noise), dim=1)))
         made.insert(self.at[j], u.reshape(-1, *self.shapes.marginals[self.at[j]]))
         return tuple(made)
+
+    def made(self, xs: Samples) -> Samples:
+        """Of joint samples, those of each marginal that are not data, unless all of them are."""
+        turns = len(self.at)
+        if turns == 1:
+            return xs
+        others = [[j for j in range(turns) if self.at[j] != k] for k in range(len(xs))]
+        return tuple(torch.cat([x[j::turns] for j in rows]) for x, rows in zip(xs, others, strict=True))
 
     def _parted(self, z: Float[Tensor, "batch latent"], j: int) -> tuple[Tensor, Tensor]:
         start, total = sum(self._sizes[:j]), sum(self._sizes)

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torchspot.networks.mlp import filled_up, leaky, linear, mlp, parallel
 from torchspot.types import Samples, Shape, Values
 
+_FAR = 100.0
+
 
 @dataclass(frozen=True)
 class Shapes:
@@ -160,6 +162,16 @@ class Units(nn.Module):
         for k, mean in enumerate(means):
             self.register_buffer(f"mean_{k}", mean.detach().clone())
         self.register_buffer("scale", torch.tensor(scale, dtype=means[0].dtype))
+
+    @classmethod
+    def of(cls, xs: Samples, dtype: torch.dtype) -> "Units":
+        """Mean of each marginal and the root mean square deviation of a coordinate over all of them."""
+        means = tuple(x.mean(dim=0) for x in xs)
+        scale = math.sqrt(sum(float((x - m).square().mean()) for x, m in zip(xs, means, strict=True)) / len(xs))
+        if scale == 0:
+            scale = max(float(m.abs().max()) for m in means) or 1.0
+        far = max(float(m.abs().max()) for m in means) / scale > _FAR
+        return cls(tuple(m.to(torch.float64 if far else dtype) for m in means), scale, dtype=dtype)
 
     @property
     def means(self) -> tuple[Tensor, ...]:

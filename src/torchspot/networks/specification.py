@@ -30,8 +30,8 @@ _KINDS: dict[str, tuple[type[nn.Module], Any]] = {
 def to_spec(generator: nn.Module) -> dict[str, Any] | None:
     """Name and arguments of a library generator; None for a network of the user's own."""
     if isinstance(generator, AnchoredGenerator):
-        inner = to_spec(generator.networks[0])
-        return None if inner is None else {"name": "anchored", "at": list(generator.at), "network": inner}
+        inner = [to_spec(network) for network in generator.networks]
+        return None if None in inner else {"name": "anchored", "at": list(generator.at), "networks": inner}
     for name, (kind, _) in _KINDS.items():
         if type(generator) is kind:
             return {"name": name, "width": generator.width, "depth": generator.depth}
@@ -41,10 +41,12 @@ def to_spec(generator: nn.Module) -> dict[str, Any] | None:
 def from_spec(spec: dict[str, Any], shapes: Shapes) -> nn.Module:
     """The generator that `to_spec` described, on the meta device: it takes no memory before its weights are known."""
     if spec["name"] == "anchored":
-        at = tuple(spec["at"])
+        at, networks = tuple(spec["at"]), spec["networks"]
+        if len(at) > len(shapes.marginals) or any(inner["name"] == "anchored" for inner in networks):
+            raise ValueError(f"an anchored generator of {len(at)} networks")
         noise = shapes.latent - sum(shapes.sizes[a] for a in at)
-        inner = [from_spec(spec["network"], shapes.beside(a, noise)) for a in at]
-        return AnchoredGenerator(inner, shapes, at)
+        pairs = zip(at, networks, strict=True)
+        return AnchoredGenerator([from_spec(inner, shapes.beside(a, noise)) for a, inner in pairs], shapes, at)
     width, depth = spec["width"], spec["depth"]
     if not (isinstance(width, int) and isinstance(depth, int) and 1 <= width <= 2**20 and 1 <= depth <= 1000):
         raise ValueError(f"a generator of width {width!r} and depth {depth!r}")

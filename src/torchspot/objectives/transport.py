@@ -16,7 +16,7 @@ from torchspot.exact import matched
 from torchspot.networks.generators import InDataUnits
 from torchspot.types import Cost, Samples
 
-_MATCHED, _PAIRED, _FEW, _AT_MOST = 1024, 4096, 8, 3.0
+_MATCHED, _PAIRED, _FEW = 1024, 4096, 8
 SLACK, ANCHORED_SLACK = 3.0, 2.0
 """η_i over L_i; smaller where a marginal is exact and critics hold only the others."""
 
@@ -130,7 +130,7 @@ def marginal_weights(cost: Cost, xs: Samples, plan: Samples | None = None, *, sl
     L_i is what the cost states, else the 99 % quantile of ‖∇_i c‖ over 1024 points of each marginal (512 for more than
     two), matched to tuples of least cost. In more than 8 dimensions (of all marginals but one) a few points lie far
     from each other, and matched tuples are too far apart, up to three times in 64. There, if a plan is given that may
-    be near the optimal one, the quantile over its tuples counts, but at least a third of the other.
+    be near the optimal one, the quantile over its tuples counts, but η never falls below the other L.
     """
     known = [known_lipschitz(cost, x[0].numel(), len(xs)) for x in xs]
     if all(value is not None for value in known):
@@ -139,7 +139,7 @@ def marginal_weights(cost: Cost, xs: Samples, plan: Samples | None = None, *, sl
         lipschitz, source = steepness(cost, _matched(cost, xs), 0.99), "estimated"
         if plan is not None and max(x[0].numel() for x in xs) * (len(xs) - 1) > _FEW:
             beside = steepness(cost, tuple(x[:_PAIRED] for x in plan), 0.99)
-            lipschitz = tuple(min(a, max(b, a / _AT_MOST)) for a, b in zip(lipschitz, beside, strict=True))
+            lipschitz = tuple(min(a, max(b, a / slack)) for a, b in zip(lipschitz, beside, strict=True))
     if not all(math.isfinite(value) and value > 0 for value in lipschitz):
         raise InvalidArgument(
             f"the cost's gradient on the data gives no Lipschitz constant (it came out as {lipschitz}). "

@@ -3,7 +3,7 @@
 __all__ = ["ConditionalPlan", "Partners", "as_arrays", "as_partners"]
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,12 +61,9 @@ class ConditionalPlan(PushforwardPlan):
 
     def made(self, k: int, n: int, seed: int | None = None) -> Float[Tensor, "batch *shape"]:
         """n samples of marginal k alone. Of several anchors, without the rows of its own data that it starts from."""
-        at = self.latent.kind.at
-        if k not in at or len(at) == 1:
-            return super().made(k, n, seed)
-        draws = self._draws(2 * n, fresh_seed() if seed is None else seed)
-        parts = [xs[k][torch.arange(len(xs[k])) % len(at) != at.index(k)] for xs in draws]  # rows take turns
-        return torch.cat(parts)[:n]
+        several = len(self.latent.kind.at) > 1
+        draws = self._draws(2 * n if several else n, fresh_seed() if seed is None else seed)
+        return torch.cat([self._anchored.made(xs)[k] for xs in draws])[:n]
 
     def inverse(self, y: Any, n: int = 1, *, seed: int | None = None) -> Partners:
         """Partners of points of the second marginal: `transport` with `start=1`."""
@@ -74,6 +71,8 @@ class ConditionalPlan(PushforwardPlan):
 
     def barycentric_map(self, x: Any, n: int = _AVERAGED, *, start: int = 0) -> Partners:
         """The mean partner of each point, over n draws where there is noise; always the same."""
+        if n < 1:
+            raise InvalidArgument(f"barycentric_map(x, n) needs n >= 1, and got {n}.")
         points = self.points(x, start)
         self.warn_outside(points, start)
         return as_partners(self.mean_partners(points, n, start=start), 1)
@@ -81,12 +80,20 @@ class ConditionalPlan(PushforwardPlan):
     def outside(self, x: Any, *, start: int = 0) -> Values:
         """How far each point lies from the data of its marginal: 1 is as far as any row of the data lay from others.
 
-        The distance to the nearest of some thousand training rows, over the largest such distance of rows held out.
+        The distance to the nearest of some thousand training rows, over the largest such distance of other rows.
         """
+        if not self.support:
+            raise InvalidArgument("this plan was stripped of its support, so it cannot say what lies outside the data.")
         return self._outside(self.points(x, start), start)
+
+    def without_support(self) -> "ConditionalPlan":
+        """The same without the rows of the data that `outside` compares with, for files that must hold no data."""
+        return replace(self, support=())
 
     def points(self, x: Any, start: int) -> Tensor:
         """Points of an anchor's marginal, checked."""
+        if not 0 <= start < len(self.shapes):
+            raise InvalidArgument(f"there are {len(self.shapes)} marginals, counted from 0, and start is {start}.")
         if start not in self.latent.kind.at:
             at = " and ".join(str(a) for a in self.latent.kind.at)
             raise InvalidArgument(
@@ -98,29 +105,28 @@ class ConditionalPlan(PushforwardPlan):
     @torch.no_grad()
     def partners(self, points: Tensor, n: int, *, start: int, seed: int) -> list[Tensor]:
         """n of each point, (rows, n, …), in each of the other marginals."""
-        units = self.generator.units
-        rng = generator(Key(seed, "transport"), units.scale.device)
-        parts = []
-        for rows in torch.split(points, max(1, _CHUNK // n)):
-            repeated = rows.to(units.scale.device).repeat_interleave(n, dim=0)
-            noise = self.latent.noise(len(repeated), rng).to(units.dtype)
-            made = self._started(repeated, noise, start)
-            parts.append([x.reshape(len(rows), n, *x.shape[1:]) for x in made])
+        rng = generator(Key(seed, "transport"), self.generator.units.scale.device)
+        parts = [
+            self._started(rows, self.latent.noise(len(rows) * n, rng), start)
+            for rows in torch.split(points, max(1, _CHUNK // n))
+        ]
         return [torch.cat(xs) for xs in zip(*parts, strict=True)]
 
     @torch.no_grad()
     def mean_partners(self, points: Tensor, n: int, *, start: int) -> list[Tensor]:
-        """The mean over n, (rows, 1, …); memory does not grow with n times the rows."""
+        """The mean over the same n draws of noise for every point, (rows, 1, …); memory does not grow with n rows."""
         n = n if self.latent.noise_dim else 1
-        chunks = torch.split(points, max(1, _CHUNK // n))
+        noise = self.latent.noise(n, generator(Key(0, "mean partner"), self.generator.units.scale.device))
         means = [
-            [x.mean(1, keepdim=True) for x in self.partners(rows, n, start=start, seed=k)]
-            for k, rows in enumerate(chunks)
+            [x.mean(1, keepdim=True) for x in self._started(rows, noise.repeat(len(rows), 1), start)]
+            for rows in torch.split(points, max(1, _CHUNK // n))
         ]
         return [torch.cat(xs) for xs in zip(*means, strict=True)]
 
     def warn_outside(self, points: Tensor, start: int) -> None:
         """Says so if points lie far from the data; looks at no more than 10 000 of them."""
+        if not self.support:
+            return
         checked = points[:: max(1, -(-len(points) // _CHECKED))]
         far = self._outside(checked, start)
         count = int((far > _OUTSIDE).sum())
@@ -138,11 +144,14 @@ class ConditionalPlan(PushforwardPlan):
         assert isinstance(network, AnchoredGenerator)
         return network
 
-    def _started(self, points: Tensor, noise: Float[Tensor, "batch noise"], start: int) -> list[Tensor]:
-        units = self.generator.units
-        (u,) = units.from_data((points.to(units.data_dtype),), (start,))
+    def _started(self, points: Tensor, noise: Float[Tensor, "draws noise"], start: int) -> list[Tensor]:
+        """Partners of each point, as many as there is noise for it, (rows, n, …), in each of the other marginals."""
+        units, n = self.generator.units, len(noise) // len(points)
+        repeated = points.to(units.scale.device, units.data_dtype).repeat_interleave(n, dim=0)
+        (u,) = units.from_data((repeated,), (start,))
+        noise = noise.to(units.dtype)
         made = units.to_data(self._anchored.started(self.latent.kind.at.index(start), u.flatten(1), noise))
-        return [x for k, x in enumerate(made) if k != start]
+        return [x.reshape(-1, n, *x.shape[1:]) for k, x in enumerate(made) if k != start]
 
     def _outside(self, points: Tensor, start: int) -> Values:
         units = self.generator.units

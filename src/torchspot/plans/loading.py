@@ -3,6 +3,8 @@
 __all__ = ["load"]
 
 import copy
+import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from torchspot.data.arrays import HeldOut, Rows
 from torchspot.data.sources import as_sampler
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.latents import Anchored, AnchoredDraws, Latent
+from torchspot.networks.anchored import AnchoredGenerator
 from torchspot.networks.generators import InDataUnits, Shapes, Units
 from torchspot.networks.ode import Flow
 from torchspot.networks.solvers import Dopri5
@@ -28,6 +31,9 @@ from torchspot.plans.pushforward import PushforwardPlan
 from torchspot.plans.saving import KIND, VERSION, plan_file
 from torchspot.plans.support import Support
 from torchspot.types import Cost, Sampler
+
+_SAID = 500
+"""So many letters of an error are shown: a hostile file may make it very long."""
 
 
 def load(
@@ -45,8 +51,9 @@ def load(
         generator: an instance of your network, if the plan was fitted with one of your own.
         cost: your cost function, if the plan was fitted with one of your own.
         latent: your latent, likewise.
-        source: of a plan fitted with `latents.anchored`, the data set that it starts from (a tuple, if from several).
-            Without it the plan can move points, but draws no samples of its own.
+        source: of a plan fitted with `latents.anchored`, the data set that it starts from (a tuple, if from several;
+            with weights as `torchspot.data.as_sampler(X, weights=w)`). Without it the plan can move points, but draws
+            no samples of its own.
     """
     file = plan_file(Path(path))
     state = storage.read(file, KIND, VERSION)
@@ -61,6 +68,8 @@ def load(
         held_out = tuple(_held_out_from(entry) for entry in state["held_out"])
         kind = latent or latents.from_spec(state["latent"])
         means = state["runs"][0]["means"]
+        if len(held_out) not in (0, len(means)) or (isinstance(kind, Anchored) and max(kind.at) >= len(means)):
+            raise ValueError("numbers of marginals that differ")
     sources = () if source is None else _opened(source, kind, held_out, means)
     with _refusing_what_does_not_fit(file, generator):
         read = _Read(state, kind, held_out, sources)
@@ -72,9 +81,10 @@ def _refusing_what_does_not_fit(file: Path, generator: nn.Module | None) -> Iter
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError, OverflowError) as error:
+        said = str(error)[:_SAID]
         if generator is not None:
-            raise InvalidArgument(f"{file} does not fit the generator that was given: {error}") from error
-        raise CorruptFile(f"{file} is damaged or hostile: {error}.") from error
+            raise InvalidArgument(f"{file} does not fit the generator that was given: {said}") from error
+        raise CorruptFile(f"{file} is damaged or hostile: {said}.") from error
 
 
 @dataclass(frozen=True)
@@ -94,22 +104,44 @@ class _Read:
             raise ValueError("numbers that are not finite")
         latent = self._latent(units)
         cost = costs.from_spec(self.state["cost"]) if cost is None else cost
+        shapes = Shapes(latent.dim, tuple(tuple(mean.shape) for mean in run["means"]))
         if network is None:
-            shapes = Shapes(latent.dim, tuple(tuple(mean.shape) for mean in run["means"]))
             network = from_spec(self.state["generator"], shapes)
             network.load_state_dict({name: weight.to(dtype) for name, weight in run["weights"].items()}, assign=True)
         else:
-            network = copy.deepcopy(network)
+            network = self._own(network, shapes)
             network.load_state_dict(run["weights"])
+        if (network.at if isinstance(network, AnchoredGenerator) else None) != self._at:
+            raise ValueError("a network and a latent that start from different marginals")
         plan = InDataUnits(network.requires_grad_(False), units).eval()
         facts = dict(run["facts"])
         if isinstance(latent, AnchoredDraws):
-            support = tuple(Support(entry["rows"], float(entry["reach"])) for entry in self.state["support"])
-            return ConditionalPlan(plan, latent, cost, self.held_out, facts, support)
+            return ConditionalPlan(plan, latent, cost, self.held_out, facts, self._support(shapes))
         if isinstance(network, Flow):
             plan.generator = network.solved_by(Dopri5())
         kind = DensityPlan if isinstance(network, Flow) else PushforwardPlan
         return kind(plan, latent, cost, self.held_out, facts)
+
+    @property
+    def _at(self) -> tuple[int, ...] | None:
+        return self.kind.at if isinstance(self.kind, Anchored) else None
+
+    def _own(self, network: nn.Module, shapes: Shapes) -> nn.Module:
+        """A copy of the user's network; of an anchored plan, one for each anchor."""
+        if self._at is None or isinstance(network, AnchoredGenerator):
+            return copy.deepcopy(network)
+        return AnchoredGenerator([copy.deepcopy(network) for _ in self._at], shapes, self._at)
+
+    def _support(self, shapes: Shapes) -> tuple[Support, ...]:
+        """Where the data of each anchor lies; nothing if the plan was saved without it."""
+        found = tuple(Support(entry["rows"], float(entry["reach"])) for entry in self.state["support"])
+        for one, anchor in zip(found, self._at or (), strict=True) if found else ():
+            fits = one.rows.ndim == 2 and len(one.rows) > 0 and one.rows.shape[1] == shapes.sizes[anchor]
+            if not (fits and one.rows.is_floating_point() and bool(torch.isfinite(one.rows).all())):
+                raise ValueError("rows of the data that do not fit")
+            if not (math.isfinite(one.reach) and one.reach > 0):
+                raise ValueError(f"a reach of {one.reach}")
+        return found
 
     def _latent(self, units: Units) -> Latent:
         """What a network with these units draws from."""
@@ -130,11 +162,22 @@ def _opened(
         raise InvalidArgument(f"the plan starts from {len(kind.at)} data sets, and source= has {len(given)}.")
     opened: list[Sampler] = []
     for one, anchor in zip(given, kind.at, strict=True):
-        sampler, rows, shape = as_sampler(one, name="source"), held_out[anchor], tuple(means[anchor].shape)
+        sampler, rows, shape = (
+            as_sampler(one, name="source"),
+            held_out[anchor] if held_out else None,
+            tuple(means[anchor].shape),
+        )
         if sampler.shape != shape:
             raise InvalidArgument(f"source= has samples of shape {sampler.shape}, and the plan {shape}.")
-        if isinstance(sampler, Rows) and rows is not None and rows.fingerprint == sampler.fingerprint():
-            sampler = sampler.excluding(rows.rows)
+        if isinstance(sampler, Rows) and rows is not None:
+            if rows.fingerprint == sampler.fingerprint():
+                sampler = sampler.excluding(rows.rows)
+            else:
+                warnings.warn(
+                    "source= is not the data that the plan was fitted with, or has other weights: samples start from "
+                    "all of its rows. For weights give torchspot.data.as_sampler(X, weights=w).",
+                    stacklevel=3,
+                )
         opened.append(sampler)
     return tuple(opened)
 

@@ -113,12 +113,19 @@ class PooledPlan:
         """Partners of points of the second marginal."""
         return self.transport(y, n, start=1, seed=seed)
 
-    def barycentric_map(self, x: Any, *, start: int = 0) -> Partners:
-        """The mean partner of each point, over the runs and their noise."""
-        each = [plan.barycentric_map(x, start=start) for plan in self._conditional()]
-        if isinstance(each[0], Tensor):
-            return torch.stack([one for one in each if isinstance(one, Tensor)]).mean(0)
-        return tuple(torch.stack(xs).mean(0) for xs in zip(*each, strict=True))
+    def barycentric_map(self, x: Any, n: int = 256, *, start: int = 0) -> Partners:
+        """The mean partner of each point, over the runs and n draws of each."""
+        if n < 1:
+            raise InvalidArgument(f"barycentric_map(x, n) needs n >= 1, and got {n}.")
+        plans = self._conditional()
+        points = plans[0].points(x, start)
+        plans[0].warn_outside(points, start)
+        each = [plan.mean_partners(points, n, start=start) for plan in plans]
+        return as_partners([torch.stack(xs).mean(0) for xs in zip(*each, strict=True)], 1)
+
+    def without_support(self) -> "PooledPlan":
+        """The same without the rows of the data that `outside` compares with."""
+        return PooledPlan(tuple(plan.without_support() for plan in self._conditional()))
 
     def outside(self, x: Any, *, start: int = 0) -> Values:
         """How far each point lies from the data of its marginal."""

@@ -56,6 +56,14 @@ class PushforwardPlan:
         """n samples of marginal k alone, by which it is judged."""
         return self.sample(n, seed)[k]
 
+    def transport(self, x: Any, n: int = 1, *, start: int = 0, seed: int | None = None) -> Any:
+        """Partners of given points, where the plan starts from real samples."""
+        raise InvalidArgument(NO_MAP)
+
+    def barycentric_map(self, x: Any, n: int = 256, *, start: int = 0) -> Any:
+        """The mean partner of each point, where the plan starts from real samples."""
+        raise InvalidArgument(NO_MAP)
+
     def expected_cost(self, n: int = 100_000, seed: int = 0) -> Estimate:
         """E c(G(z)) from n draws, with its Monte-Carlo error."""
         if n < 2:
@@ -65,7 +73,11 @@ class PushforwardPlan:
         return Estimate(float(values.mean()), float(values.std()) / math.sqrt(n))
 
     def save(self, path: str | Path) -> Path:
-        """Writes one file (safetensors with JSON in its header), atomically. A folder gets a plan.safetensors."""
+        """Writes one file (safetensors with JSON in its header), atomically. A folder gets a plan.safetensors.
+
+        The file of a plan that starts from real samples holds some thousand of them, standardised, to tell what lies
+        outside the data; `without_support().save(path)` leaves them out.
+        """
         return save(Path(path), (self,))
 
     @torch.no_grad()
