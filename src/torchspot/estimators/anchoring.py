@@ -1,6 +1,6 @@
 """Fits that start from real samples: how much noise they need, what they draw, and the networks they train."""
 
-__all__ = ["anchored_networks", "bound", "conditional_plan"]
+__all__ = ["anchored_networks", "bound", "conditional_plan", "widths"]
 
 import copy
 import math
@@ -20,6 +20,7 @@ from torchspot.estimators.problem import Problem
 from torchspot.latents import Anchored, AnchoredDraws
 from torchspot.networks.anchored import anchored
 from torchspot.networks.generators import Shapes, around_affine, separate
+from torchspot.networks.mlp import filled_up
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.plans import ConditionalPlan
 from torchspot.plans.support import Support
@@ -32,6 +33,8 @@ _REPEATED = 0.9
 """Of the rows, if fewer are different, rows repeat."""
 _THIN, _FLAT = 1e-4, 1e-8
 """Directions with less variance than so much of the mean are no base for a linear map; or are no directions at all."""
+_SHARE = 0.5
+"""Of the variance of the partners that x explains at the start, where there is noise."""
 _NUMBERS = 1 << 25
 """At most so many are looked at to see whether rows repeat."""
 
@@ -54,7 +57,11 @@ def bound(kind: Anchored, problem: Problem) -> AnchoredDraws:
 def anchored_networks(
     kind: Anchored, given: Builder | nn.Module | None, preset: Preset, start: AffinePlan | None, width: int
 ) -> anchored:
-    """For each anchor the user's network, or the preset's around an affine map: that of the start, or the identity."""
+    """For each anchor the user's network, or the preset's around an affine map: that of the start, or the identity.
+
+    Where there is noise, the map starts with its share of it: noise that begins at 0 is often never taken up.
+    """
+    noise = kind.noise_dim or 0
     if isinstance(given, nn.Module):
         if len(kind.at) > 1:
             raise InvalidArgument("anchored at several marginals, each needs a network: give generator= as a builder.")
@@ -63,10 +70,9 @@ def anchored_networks(
     def network(anchor: int) -> Builder:
         if given is not None:
             return given
-        maps = None if start is None else start.maps_from(anchor, _THIN)
-        if maps is not None:
-            return around_affine(width, preset.generator_depth, tuple(t.float() for t in maps))
-        return partial(_around_identity, width=width, depth=preset.generator_depth)
+        if start is not None and (matrices := _moments(start, anchor, noise)):
+            return around_affine(width, preset.generator_depth, matrices)
+        return partial(_around_identity, noise=noise, width=width, depth=preset.generator_depth)
 
     return anchored(kind.at, network)
 
@@ -78,12 +84,42 @@ def conditional_plan(latent: AnchoredDraws, problem: Problem) -> Callable[..., C
     return partial(ConditionalPlan, support=support)
 
 
-def _around_identity(shapes: Shapes, rng: torch.Generator, *, width: int, depth: int) -> nn.Module:
-    """The first numbers of (x, noise) + what a network adds, at first nothing; just a network where that cannot be."""
-    size = shapes.sizes[0]
-    if len(set(shapes.sizes)) > 1 or size > min(_LARGEST, shapes.latent):
+def widths(problem: Problem, held: tuple[int, ...]) -> tuple[float, ...]:
+    """Root mean square deviations of these marginals in standardised units; 1 for one that is a point."""
+    return tuple(float(problem.judges[k].double().var(0).mean().sqrt()) or 1.0 for k in held)
+
+
+def _moments(start: AffinePlan, anchor: int, noise: int) -> tuple[Tensor, ...]:
+    """For each other marginal the matrix from (x, noise) to it that gives it its covariance; nothing if x is too flat.
+
+    Without noise the optimal map between Gaussians; with noise half of the variance is the noise's, or all for flat x.
+    """
+    maps = start.maps_from(anchor, _THIN)
+    others = [a for k, a in enumerate(start.matrices) if k != anchor]
+    if noise == 0:
+        return () if maps is None else tuple(t.float() for t in maps)
+    size = len(start.matrices[anchor])
+    share = 0.0 if maps is None else _SHARE
+    moved = [torch.zeros(len(a), size) for a in others] if maps is None else [t.float() for t in maps]
+    spread = [_columns(a.float(), noise) for a in others]
+    return tuple(
+        torch.cat((math.sqrt(share) * t, math.sqrt(1 - share) * r), dim=1) for t, r in zip(moved, spread, strict=True)
+    )
+
+
+def _columns(root: Tensor, count: int) -> Tensor:
+    """So many columns R with R Rᵀ as near as it can be to that of this matrix."""
+    u, s, _ = torch.linalg.svd(root)
+    return filled_up((u * s)[:, :count], len(root), count)
+
+
+def _around_identity(shapes: Shapes, rng: torch.Generator, *, noise: int, width: int, depth: int) -> nn.Module:
+    """x, plus noise, plus what a network adds, at first nothing; just a network where marginals differ in size."""
+    size, mine = shapes.sizes[0], shapes.latent - noise
+    if len(set(shapes.sizes)) > 1 or size > _LARGEST or (size > mine and not noise):
         return separate(width, depth)(shapes, rng)
-    return around_affine(width, depth, (torch.eye(size),) * len(shapes.sizes))(shapes, rng)
+    start = torch.cat((torch.eye(size, mine), torch.eye(size, noise)), dim=1)
+    return around_affine(width, depth, (start,) * len(shapes.sizes))(shapes, rng)
 
 
 def _can_be_mapped(problem: Problem, anchor: int) -> bool:

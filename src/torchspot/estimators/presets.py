@@ -151,12 +151,12 @@ def anchored(learning_rate: float = _FULL_RATE) -> Preset:
 
 
 def conditional(learning_rate: float = 1e-3) -> Preset:
-    """The recipe for anchored plans with noise: the default one, slower and without momentum.
+    """The recipe for anchored plans with noise: the default one, longer, without momentum, with more of the critics.
 
-    From three atoms to a Gaussian the conditional laws were .08 of its deviation off (.13 at worst) with the recipe for
-    maps, and .04 (.06) with this one.
+    Partners that huddle together make a plan cheaper, and only critics that look closely notice: with one critic step
+    of five atoms to a Gaussian some had half the spread they should have.
     """
-    return replace(default(learning_rate), betas=(0.0, 0.99))
+    return replace(default(learning_rate), betas=(0.0, 0.99), critic_steps=2, steps=8000)
 
 
 def free_potential(learning_rate: float = 1e-3) -> Preset:

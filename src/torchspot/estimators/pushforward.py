@@ -63,6 +63,8 @@ class Game:
     """Made of the fields of a PushforwardPlan."""
     held: tuple[int, ...] | None = None
     """The marginals that need critics; None: all of them."""
+    zoom: tuple[float, ...] = ()
+    """How wide each marginal that is held is, in standardised units, where critics are to look closely."""
     turns: int = 1
     """Marginals that take turns in being data; of several, part of the rows of each are its own."""
     beside_z: tuple[Any, ...] = ()
@@ -213,7 +215,7 @@ def _objective(
     judged = Shapes(game.latent.dim, tuple(problem.shapes[k] for k in held))
     critics = build_critics(judges, judged, estimator.seed, replica).to(device, units.dtype)
     eta = torch.tensor(game.weights.eta, dtype=units.dtype, device=device)
-    return game.objective(Transport(InDataUnits(network, units), critics, estimator.cost, eta, held))
+    return game.objective(Transport(InDataUnits(network, units), critics, estimator.cost, eta, held, game.zoom))
 
 
 def _identity(

@@ -9,7 +9,7 @@ from torch import nn
 
 from torchspot import costs, latents
 from torchspot.estimators import presets
-from torchspot.estimators.anchoring import anchored_networks, bound, conditional_plan
+from torchspot.estimators.anchoring import anchored_networks, bound, conditional_plan, widths
 from torchspot.estimators.networks import Builder, moment_start
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem
@@ -18,7 +18,7 @@ from torchspot.latents import Anchored, AnchoredDraws, Latent
 from torchspot.networks.generators import around_affine, separate
 from torchspot.networks.lipschitz import Free
 from torchspot.objectives.gaussian import AffinePlan
-from torchspot.objectives.transport import ANCHORED_SLACK, SLACK, marginal_weights
+from torchspot.objectives.transport import CONDITIONAL_SLACK, MAP_SLACK, SLACK, marginal_weights
 from torchspot.plans.conditional import as_arrays
 from torchspot.types import Callback, Cost, Engine
 
@@ -36,7 +36,7 @@ class SPOT(PushforwardEstimator):
         latent: the noise; by default Gaussian, as large as the largest marginal (100 for images).
             `latents.anchored()` starts from real samples of the first data set, and so learns where each goes.
         marginal_weight: η, one number or one for each marginal; by default three times the cost's Lipschitz constant
-            (twice, if anchored).
+            (twice for maps from real samples, five times for such with noise).
         steps: generator steps; by default from the data's dimension.
         batch_size: samples a step; by default from the data's dimension.
         replicas: so many independent runs (weights, mini-batches and noise of their own), computed together.
@@ -115,7 +115,9 @@ class SPOT(PushforwardEstimator):
         if preset.standardise:
             near = moment_start(self.cost, latent, problem.units, problem.probe, seed=self.seed)
         start = near if preset.warm_start else None
-        slack = ANCHORED_SLACK if isinstance(latent, AnchoredDraws) and not latent.noise_dim else SLACK
+        slack = SLACK
+        if isinstance(latent, AnchoredDraws):
+            slack = CONDITIONAL_SLACK if latent.noise_dim else MAP_SLACK
         weights = self._given_weights(preset, problem, slack)
         if weights is None:
             plan = None if near is None else problem.coupled(near)
@@ -130,6 +132,7 @@ class SPOT(PushforwardEstimator):
                 anchored_networks(kind, self.generator, preset, start, sizes.width),
                 plan=conditional_plan(latent, problem),
                 held=held,
+                zoom=widths(problem, held) if latent.noise_dim else (),
                 turns=len(kind.at),
                 facts=facts | {"anchored": list(kind.at), "noise_dim": latent.noise_dim},
             )

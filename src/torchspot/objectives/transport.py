@@ -17,8 +17,8 @@ from torchspot.networks.generators import InDataUnits
 from torchspot.types import Cost, Samples
 
 _MATCHED, _PAIRED, _FEW = 1024, 4096, 8
-SLACK, ANCHORED_SLACK = 3.0, 2.0
-"""η_i over L_i; smaller where a marginal is exact and critics hold only the others."""
+SLACK, MAP_SLACK, CONDITIONAL_SLACK = 3.0, 2.0, 5.0
+"""η_i over L_i: of plans that draw noise, of maps from real samples, and of such with noise."""
 
 
 class Objective(Protocol):
@@ -61,6 +61,8 @@ class Transport:
     eta: Float[Tensor, " marginals"]
     held: tuple[int, ...]
     """The marginals that critics hold to the data; the others are the data."""
+    zoom: tuple[float, ...] = ()
+    """r_k: λ_k(u) = r_k net_k(u / r_k), as Lipschitz as the network, for marginals much narrower than others."""
 
     names: ClassVar[tuple[str, ...]] = ("cost", "objective")
 
@@ -69,7 +71,7 @@ class Transport:
         z, *xs = batch
         with torch.no_grad():
             fake = self._held(self.generator.standardised(z))
-        real = self.generator.units.from_data(tuple(xs), self.held)
+        real = self._zoomed(self.generator.units.from_data(tuple(xs), self.held))
         both = self.critics(tuple(torch.cat(pair) for pair in zip(real, fake, strict=True)))
         on_real, on_fake = torch.stack(both).view(len(both), 2, -1).unbind(1)  # each (marginals, batch)
         return (on_real - on_fake).sum() / len(z)
@@ -100,11 +102,16 @@ class Transport:
         return self._weighted(torch.stack([a.mean() - b.mean() for a, b in values]))
 
     def _weighted(self, means: Float[Tensor, " held"]) -> Float[Tensor, ""]:
-        eta = torch.stack([self.eta[k] for k in self.held])
+        zoom = self.zoom or (1.0,) * len(self.held)
+        eta = torch.stack([self.eta[k] * r for k, r in zip(self.held, zoom, strict=True)])
         return (means * eta).sum() * self.generator.units.scale
 
     def _held(self, us: Samples) -> Samples:
-        return tuple(us[k] for k in self.held)
+        return self._zoomed(tuple(us[k] for k in self.held))
+
+    def _zoomed(self, us: Samples) -> Samples:
+        """Samples of the marginals that are held, as their critics see them."""
+        return tuple(u / r for u, r in zip(us, self.zoom, strict=True)) if self.zoom else us
 
 
 @dataclass(frozen=True)
