@@ -25,7 +25,11 @@ from torchspot_paper.recipe import LONGER, Call, Outcome, cost_errors, marginals
 
 N, SEEDS, JUDGED = 100_000, 3, 20_000
 DIMENSIONS = (2, 4, 8, 16, 32)
-ATOMS: dict[str, Points] = {"point": np.zeros((2, 1)), "three atoms": np.array([[-2.0], [0.0], [1.0]])}
+ATOMS: dict[str, Points] = {
+    "point": np.zeros((2, 1)),
+    "three atoms": np.array([[-2.0], [0.0], [1.0]]),
+    "five atoms": np.array([[-4.0], [-1.0], [0.0], [2.0], [5.0]]),
+}
 BLOCK, BLOCKS = 4096, 4
 RECIPES: dict[str, Preset] = {"lipschitz": presets.anchored(), "free": presets.free_potential()}
 """What holds the second marginal: critics that are 1-Lipschitz, or a potential of any steepness."""

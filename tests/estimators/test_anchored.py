@@ -56,8 +56,8 @@ def test_both_directions_at_once():
 def test_atoms_have_conditional_laws_and_not_a_map():
     atoms = np.array([[-2.0], [0.0], [1.0]])
     y = np.random.default_rng(0).normal(size=(20_000, 1))
-    preset = replace(presets.conditional(4e-3), width=32, generator_depth=2, critic_depth=2, averaging=0.995)
-    spot = SPOT(cost=SQUARED, latent=latents.anchored(), preset=preset, steps=3000).fit(atoms, y)
+    preset = replace(presets.conditional(2e-3), width=32, generator_depth=2, critic_depth=2, averaging=0.995)
+    spot = SPOT(cost=SQUARED, latent=latents.anchored(), preset=preset, steps=2000).fit(atoms, y)
     assert spot.plan_.latent.noise_dim == 1
     drawn = spot.plan_.transport(atoms, 5000, seed=0)[..., 0].double()
     truth = _on_quantile_intervals(3, 5000)
