@@ -114,8 +114,8 @@ class AnchoredDraws:
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch latent"]:
         if not self.sources:
             raise InvalidArgument(
-                "this plan starts from real samples, and was loaded without them. "
-                "Load it with torchspot.load(path, source=X), X the data set it is anchored at."
+                "this plan starts from real samples, and was loaded without them. Load it with torchspot.load(path, "
+                f"source={'X), X' if len(self.means) == 1 else '(X, Y)), X and Y'} the data it is anchored at."
             )
         drawn = [source.draw(size, on(source.device, generator)).to(generator.device) for source in self.sources]
         return self.of(tuple(drawn), self.noise(size, generator))

@@ -198,6 +198,11 @@ def transport(
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         given = all_rows(points)
+        if given.shape[1:] != plan.shapes[start - 1]:
+            raise InvalidArgument(
+                f"{points} has rows of shape {tuple(given.shape[1:])}, and data set {start} of the fit had "
+                f"{plan.shapes[start - 1]}. Give the same columns in the same order."
+            )
         made = (
             plan.barycentric_map(given, start=start - 1)
             if mean

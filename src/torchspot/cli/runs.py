@@ -51,6 +51,8 @@ def load_to_move(run: Path, start: int) -> ConditionalPlan | PooledPlan:
         raise InvalidArgument(
             f"the plan in {run} pairs samples of its own. Fit one that moves yours: torchspot fit … --map forward."
         )
+    if not 1 <= start <= len(plan.shapes):
+        raise InvalidArgument(f"the run has {len(plan.shapes)} data sets, counted from 1, and --start is {start}.")
     if start - 1 not in at:
         known = " and of ".join(f"data set {a + 1}" for a in at)
         raise InvalidArgument(

@@ -42,7 +42,7 @@ def result_table(
         table.add_row("entropy of the plan", f"{entropy.value:.4g} ± {entropy.monte_carlo_error:.1g}")
         table.add_row("entropic weight ε", f"{facts['epsilon']:g}")
     if facts.get("eta"):
-        weights = ", ".join(f"{eta:.3g}" if eta else "none, it is exact" for eta in facts["eta"])
+        weights = ", ".join(f"{eta:.3g}" if eta else "0 (exact)" for eta in facts["eta"])
         what = "slopes" if "epsilon" in facts else "Lipschitz constant"
         table.add_row("marginal weights η", f"{weights}  ({what} {facts['lipschitz_source']})")
     return table

@@ -35,8 +35,9 @@ def as_points(x: Any, shape: Shape, name: str) -> Tensor:
         )
     if len(points) == 0:
         raise InvalidArgument(f"{name} has no rows. Give at least one point.")
-    if not torch.isfinite(points).all():
-        raise InvalidArgument(f"{name} holds numbers that are not finite.")
+    bad = (~torch.isfinite(points.flatten(1)).all(1)).nonzero()
+    if len(bad):
+        raise InvalidArgument(f"row {int(bad[0])} of {name} has a number that is not finite.")
     return points
 
 

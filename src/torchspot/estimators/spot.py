@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from torchspot import costs, latents
+from torchspot.errors import InvalidArgument
 from torchspot.estimators import presets
 from torchspot.estimators.anchoring import anchored_networks, bound, conditional_plan, widths
 from torchspot.estimators.networks import Builder, moment_start
@@ -109,6 +110,11 @@ class SPOT(PushforwardEstimator):
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
         latent = _default_latent(problem) if self.latent is None else self.latent
+        if not isinstance(latent, Anchored) and not (hasattr(latent, "dim") and hasattr(latent, "draw")):
+            raise InvalidArgument(
+                f"latent={latent!r} is no latent: it needs `dim` and `draw`. For instance latents.normal(8), or "
+                "latents.anchored() with its brackets."
+            )
         if isinstance(latent, Anchored):
             latent = bound(latent, problem)
         near = None

@@ -34,6 +34,8 @@ _MOST, _ENERGY_MOST, _W1_MOST = 20_000, 2048, 512
 _REPEATS, _ENERGY_REPEATS, _PROJECTIONS, _WHOLE = 20, 40, 64, 256
 _CLEAR = 5.0
 """So many deviations above its floor a discrepancy is no accident."""
+_ENOUGH = 2000
+"""Rows with fewer of which a wrong marginal may pass."""
 _CLOSE = 0.05
 """Off by at most so much of its spread a marginal is called close."""
 
@@ -84,7 +86,8 @@ class MarginalAudit:
     def verdict(self) -> str:
         """In words."""
         if self.at_noise_floor:
-            return "right: not to be told from the data beyond noise"
+            few = f" (but {self.rows} rows tell little)" if self.rows < _ENOUGH else ""
+            return f"right: not to be told from the data beyond noise{few}"
         if self.off_by <= _CLOSE:
             return f"close: off by about {100 * self.off_by:.1f} % of the data's spread"
         if self.deviation == 0:

@@ -30,7 +30,7 @@ Partners = Tensor | Samples
 """Of points: a tensor where there is one other marginal, a tuple with one for each where there are more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConditionalPlan(PushforwardPlan):
     """(x, T(x, noise)) with x from the data: given a point of one marginal, its partners in the others.
 

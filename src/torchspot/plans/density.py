@@ -31,7 +31,7 @@ _NODES = {1: (257, 513, 1025, 2049, 4097), 2: (65, 129, 257, 513)}
 _RANGE, _SETTLED = 20_000, 1e-4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DensityPlan(PushforwardPlan):
     """The law of G(z), G a flow: one can also ask how likely a joint sample is.
 

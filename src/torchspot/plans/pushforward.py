@@ -28,7 +28,7 @@ NO_MAP = (
 """What is said where a point's partner is asked of a plan that draws noise."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PushforwardPlan:
     """The law of G(z): a coupling of the marginals, drawn from by mapping noise."""
 
@@ -44,6 +44,10 @@ class PushforwardPlan:
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Of one sample of each marginal."""
         return tuple(tuple(mean.shape) for mean in self.generator.units.means)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(map(str, self.shapes))
+        return f"{type(self).__name__}(samples of shapes {shapes}; cost {self.cost}; {self.facts.get('steps')} steps)"
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
         """n joint samples: row k of all marginals belongs together. Without a seed, new ones each time."""
