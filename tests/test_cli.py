@@ -167,7 +167,7 @@ WRONG_MOVES = {
         "moves points of data set 1, not of data set 2",
     ),
     "mean and draws": (["--map", "forward"], ["POINTS", "--mean", "-n", "3"], "leave out -n"),
-    "points of another size": (["--map", "forward"], ["WIDE"], "shape (rows, 2)"),
+    "points of another size": (["--map", "forward"], ["WIDE"], "data set 1 of the fit had (2,)"),
     "no file": (["--map", "forward"], ["missing.npy"], "missing.npy"),
 }
 

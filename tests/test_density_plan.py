@@ -116,7 +116,7 @@ BAD = {
     "too few arguments": (([1.0],), "2 marginals, and points of 1"),
     "another length": (([1.0, 2.0], [1.0]), r"\[2, 1\] rows"),
     "another shape": ((np.zeros((2, 3)), [1.0, 2.0]), r"argument 1 must have shape \(rows, 1\), and has \(2, 3\)"),
-    "nan": (([1.0], [math.nan]), "argument 2 holds numbers that are not finite"),
+    "nan": (([1.0], [math.nan]), "row 0 of argument 2 has a number that is not finite"),
     "words": ((["a"], [1.0]), "argument 1 is no array of numbers"),
 }
 

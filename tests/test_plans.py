@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import torchspot
-from torchspot import costs, latents, storage
+from torchspot import SPOT, costs, latents, storage
 from torchspot.data.arrays import HeldOut
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.networks.generators import InDataUnits, Shapes, Units, around_affine, separate, shared_trunk
@@ -183,3 +183,38 @@ def test_a_pooled_plan_survives_a_file(tmp_path):
 def test_plans_of_other_problems_are_not_pooled():
     with pytest.raises(InvalidArgument, match="plans of the same problem"):
         PooledPlan((translation(), library_plan()))
+
+
+def _rows(**change):
+    def rewrite(state, tensors):
+        state["support"][0].update(change)
+
+    return rewrite
+
+
+HOSTILE_MAPS = {
+    "no reach": _rows(reach=0.0),
+    "a reach that is no number": _rows(reach=float("nan")),
+    "no rows": lambda state, tensors: tensors.update({"support/0/rows": torch.zeros(0, 2)}),
+    "rows of another width": lambda state, tensors: tensors.update({"support/0/rows": torch.zeros(4, 3)}),
+    "rows that are no numbers": lambda state, tensors: tensors.update(
+        {"support/0/rows": torch.full((4, 2), torch.nan)}
+    ),
+    "a network from elsewhere": lambda state, tensors: state["generator"].update(at=[1]),
+    "a latent from elsewhere": lambda state, tensors: state["latent"].update(at=[5]),
+    "a latent of noise": lambda state, tensors: state.update(latent={"name": "normal", "dim": 2}),
+    "networks in networks": lambda state, tensors: state["generator"].update(networks=[dict(state["generator"])]),
+    "very many networks": lambda state, tensors: state["generator"].update(at=[0] * 500),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_MAPS)
+def test_a_hostile_map_is_refused(name, tmp_path):
+    x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    spot = SPOT(cost=costs.squared_euclidean, latent=latents.anchored(), steps=1).fit(x, x + 1)
+    file = spot.plan_.save(tmp_path)
+    torchspot.load(file)
+    _rewritten(file, HOSTILE_MAPS[name])
+    with pytest.raises(CorruptFile) as refused:
+        torchspot.load(file, source=None if "noise" in name else x)
+    assert len(str(refused.value)) < 1000

@@ -24,8 +24,16 @@ def test_it_learns_a_linear_map_and_more_of_it_from_larger_batches():
     assert shrunk < full - 0.1
 
 
+def test_data_far_from_the_origin_keeps_its_digits():
+    x = np.random.default_rng(0).normal(size=(500, 2)) + 1e7
+    moved = MinibatchRegression(width=8, steps=5, batch_size=16).fit(x, x).transform(x)
+    assert np.abs(moved - np.round(moved)).max() > 0.3
+
+
 def test_errors_name_the_fix():
     x = np.zeros((20, 2))
+    with pytest.raises(InvalidArgument, match="steps must be at least 1"):
+        MinibatchRegression(steps=0).fit(x, x)
     with pytest.raises(NotFitted, match="fit"):
         MinibatchRegression().transform(x)
     with pytest.raises(InvalidArgument, match=r"shapes \(2,\) and \(3,\)"):

@@ -52,7 +52,7 @@ def test_it_ends_after_two_audits_at_the_noise_floor_and_the_history_says_why():
     assert len(script.plans) == 3
     assert script.plans[0].sample(2)[0].shape == (2, 2)
     (begun,) = [record for record in spot.history_ if "winding_down" in record]
-    assert begun["audit"] == ["right: not to be told from the data beyond noise"] * 2
+    assert [words[:48] for words in begun["audit"]] == ["right: not to be told from the data beyond noise"] * 2
     last = spot.history_[-1]
     assert "noise floors" in last["stopped"]
     assert last["step"] == begun["step"] + 10 < 100

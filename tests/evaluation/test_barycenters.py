@@ -50,6 +50,15 @@ def test_other_weights_and_other_costs_say_what_to_fit():
             barycenter(squared, weights=bad)
 
 
+def test_weights_may_be_an_array_and_entropic_plans_have_none():
+    squared = Shifted(costs.sum_over_pairs(costs.squared_euclidean))
+    with pytest.raises(InvalidArgument, match=r"barycentric\(\[0\.2, 0\.3, 0\.5\]\)"):
+        barycenter(squared, weights=np.array([0.2, 0.3, 0.5]))
+    squared.facts = {"epsilon": 1.0}
+    with pytest.raises(InvalidArgument, match="entropic"):
+        barycenter(squared)
+
+
 def test_the_barycenter_of_fitted_gaussians_is_that_of_the_fixed_point():
     problem = tuples.gaussians(3, 2, (0.5, 0.3, 0.2))
     fitted = SPOT(cost=problem.cost, steps=300).fit(*problem.sample(10_000, 0))
