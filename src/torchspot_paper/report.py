@@ -169,7 +169,8 @@ _SECTIONS = {
         "potential of any steepness, the generator taking five steps to one (`presets.free_potential`). Both recipes "
         "were chosen in about 130 short trials on these very problems (one data seed); `new law` are problems of the "
         "same kinds, made only after that. `longer`: width 128, batches of 2048, 20 000 steps. `moons and circles` is "
-        "one fit of both directions against exact transport of blocks of 4096 points; the atoms (−2, 0, 1 and −4, −1, 0, 2, 5; on one CPU core) must give N(0, 1) on "
+        "one fit of both directions against exact transport of blocks of 4096 points; the atoms (−2, 0, 1 and "
+        "−4, −1, 0, 2, 5; on one CPU core) must give N(0, 1) on "
         "their quantile intervals: W2 to it in standard deviations of N(0, 1), and the spread of the partners over "
         "the true one.",
         maps.draw,
