@@ -157,7 +157,8 @@ _SECTIONS = {
         "better of two starts, averaged over six blocks (an upper bound, with a standard error of 0.3 %). Errors of "
         "the barycenter: of its mean, in its standard deviations, and of its covariance, relative. `new law`: "
         "problems made only after the recipes were settled. `longer`: width 128, batches of 2048, 20 000 steps. "
-        "Sliced W2 and its noise floor are means over eight fresh samples. The figure is on one CPU core.",
+        "Sliced W2 and its noise floor are means over eight fresh samples. The figure is on one CPU core, one "
+        "run each; a tensor beyond 4 GB, of which Sinkhorn holds three, is not tried.",
         marginals.draw,
         False,
         tables.marginals,

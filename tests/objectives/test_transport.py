@@ -1,5 +1,7 @@
 """The two losses against the formula, and η from the cost."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +42,29 @@ def test_the_losses_are_the_two_sides_of_the_objective(m):
     assert torch.allclose(unit * objective.generator_loss((z,)), cost + pull, atol=1e-5)
     expected = sum(eta * gap for eta, gap in zip(objective.eta, gaps, strict=True))
     assert torch.allclose(objective.gap(standardise(generated), standardise(tuple(xs))), expected, atol=1e-5)
+
+
+def test_a_zoomed_critic_is_the_network_at_another_scale():
+    """λ_k(u) = r_k net_k(u / r_k): in what the generator pays, in the gap and, up to a factor, in the critics' loss."""
+    objective, (z, *xs) = game()
+    zoomed = replace(objective, zoom=(0.25, 4.0))
+    fake = objective.generator.standardised(z)
+    real = objective.generator.units.from_data(tuple(xs))
+    scale = objective.generator.units.scale
+
+    def values(us):
+        seen = zoomed.critics(tuple(u / r for u, r in zip(us, zoomed.zoom, strict=True)))
+        return [r * v.mean() for v, r in zip(seen, zoomed.zoom, strict=True)]
+
+    on_fake, on_real = values(fake), values(real)
+    pull = sum(eta * v for eta, v in zip(objective.eta, on_fake, strict=True))
+    cost = objective.cost(*objective.generator.units.to_data(fake)).mean()
+    assert torch.allclose(zoomed.price(fake), cost + scale * pull, atol=1e-5)
+    apart = [eta * (f - r) for eta, f, r in zip(objective.eta, on_fake, on_real, strict=True)]
+    assert torch.allclose(zoomed.gap(fake, real), scale * sum(apart), atol=1e-5)
+    nets = sum((r - f) / z for r, f, z in zip(on_real, on_fake, zoomed.zoom, strict=True))
+    assert torch.allclose(zoomed.critic_loss((z, *xs)), nets, atol=1e-5)
+    assert not torch.allclose(zoomed.price(fake), objective.price(fake), atol=1e-4)
 
 
 def test_losses_are_deterministic_and_each_player_gets_a_gradient():

@@ -102,8 +102,8 @@ class Transport:
         return self._weighted(torch.stack([a.mean() - b.mean() for a, b in values]))
 
     def _weighted(self, means: Float[Tensor, " held"]) -> Float[Tensor, ""]:
-        zoom = self.zoom or (1.0,) * len(self.held)
-        eta = torch.stack([self.eta[k] * r for k, r in zip(self.held, zoom, strict=True)])
+        held = [self.eta[k] for k in self.held]
+        eta = torch.stack([e * r for e, r in zip(held, self.zoom, strict=True)] if self.zoom else held)
         return (means * eta).sum() * self.generator.units.scale
 
     def _held(self, us: Samples) -> Samples:
