@@ -1,11 +1,11 @@
-"""The games that engines are measured on: section 5.1, section 5.2, and a small stand-in for pictures."""
+"""The games that engines are measured on: sections 5.1, 5.2 and 5.3, and a small stand-in for pictures."""
 
 import torch
 from torch import Tensor, nn
 
-from torchspot import costs, latents
+from torchspot import costs, latents, presets
 from torchspot.data.arrays import Rows
-from torchspot.networks import ode
+from torchspot.networks import convolutional, ode
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
 from torchspot.networks.lipschitz import Control, Orthogonal
@@ -129,6 +129,32 @@ def pictures(engine: Engine, *, replicas: int = 1) -> Training:
         return [
             Player("critics", (critics,), optimizer(1e-3), draws[0], critic_loss, lambda step: 1 + step % 2, after),
             Player("generator", (generator,), optimizer(1e-3), draws[1], generator_loss, averaging=0.99),
+        ]
+
+    return _training(players, replicas)
+
+
+def section_5_3(engine: Engine, *, replicas: int = 1, size: int = 64, batch: int = 64) -> Training:
+    """Pictures in colour, contour cost, the recipe for pictures."""
+    recipe = presets.pictures()
+    shapes = Shapes(100, ((3, size, size),) * 2)
+    data = [torch.randint(256, (2000, 3, size, size), generator=rng(k), dtype=torch.uint8) for k in (0, 1)]
+    samplers = [Rows(x.to(engine.device), scale=1 / 255) for x in data]
+    draws = _draws(engine, replicas, latents.normal(100), samplers, size=batch)
+    eta = torch.full((2,), 300.0, device=engine.device, dtype=engine.dtype)
+
+    def players(seed: int) -> list[Player]:
+        units = Units(tuple(torch.full((3, size, size), 0.5) for _ in data), 0.5, dtype=engine.dtype)
+        network = convolutional.pictures(recipe.width)(shapes, rng(2 * seed))
+        generator = InDataUnits(network, units).to(engine.device, engine.dtype)
+        critics = convolutional.picture_critics(2 * recipe.width, recipe.control)(shapes, rng(2 * seed + 1))
+        critics = critics.to(engine.device, engine.dtype)
+        game = Transport(generator, critics, costs.contour, eta, (0, 1), adversarial=recipe.adversarial)
+        after = critics.after_step
+        rate = recipe.learning_rate
+        return [
+            Player("critics", (critics,), optimizer(rate), draws[0], game.critic_loss, after_step=after),
+            Player("generator", (generator,), optimizer(rate), draws[1], game.generator_loss, averaging=0.999),
         ]
 
     return _training(players, replicas)

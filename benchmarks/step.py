@@ -24,7 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from games import flow, pictures, section_5_1
+from games import flow, pictures, section_5_1, section_5_3
 from torchspot.networks.lipschitz import Orthogonal, SpectralNorm
 from torchspot.training.engine import Captured, Compiled, Eager
 
@@ -39,6 +39,14 @@ GAMES = {
     for replicas in (1, 50)
     for name, control in CONTROLS.items()
 } | {"pictures (convolutions, batch norm, tied)": pictures, "flow (RK4)": flow}
+PICTURES = {
+    f"section 5.3, {size} pixels, batch {batch}": lambda e, size=size, batch=batch: section_5_3(
+        e, size=size, batch=batch
+    )
+    for size, batch in ((28, 128), (64, 128))
+}
+"""Real pictures, for which products may be in bfloat16."""
+GAMES |= PICTURES
 REPEATS = 5
 
 
@@ -181,7 +189,10 @@ def measure_game(name: str, build, options, numbers: dict[str, float], facts: di
     engines = {"eager": lambda: Eager(options.device)}
     if cuda:
         engines["captured"] = lambda: Captured(options.device)
-    if not options.no_compile:
+    if name in PICTURES:
+        engines |= {"eager bf16": lambda: Eager(options.device, autocast=torch.bfloat16)}
+        engines |= {"shipped": lambda: Captured(options.device, autocast=torch.bfloat16)} if cuda else {}
+    if not options.no_compile and name not in PICTURES:
         engines["compiled"] = lambda: Compiled(options.device, outlast=0)
     least = floor(build, options.device, numbers)
     rows = []

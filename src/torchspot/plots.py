@@ -1,6 +1,6 @@
 """Pictures of plans and of runs."""
 
-__all__ = ["plot_barycenter", "plot_convergence", "plot_density", "plot_evaluation", "plot_pairs"]
+__all__ = ["plot_barycenter", "plot_convergence", "plot_density", "plot_evaluation", "plot_pairs", "plot_sheet"]
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,7 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
+from torch.nn import functional
 
 from torchspot import storage
 from torchspot.errors import InvalidArgument
@@ -71,6 +73,43 @@ def plot_barycenter(
     axes.scatter(*_xy(centre), s=8, color="black", label="barycenter", linewidths=0)
     _finish(axes, samples, title)
     return _save(figure, file)
+
+
+def plot_sheet(samples: Samples, file: str | Path, *, data: Samples = (), columns: int = 8) -> Path:
+    """A contact sheet: joint samples of pictures side by side, in the order they come, and real ones to the right.
+
+    Values are in [0, 1] and are cut off outside. Real pictures do not belong together: they stand in blocks of their
+    own.
+    """
+    if not samples or any(x.ndim != 4 for x in (*samples, *data)):
+        raise InvalidArgument("plot_sheet needs batches of pictures, as plan.sample(n) gives them for pictures.")
+    blocks = [_tiled(samples, columns), *(_tiled((x,), max(1, columns // 2)) for x in data)]
+    height = max(block.shape[0] for block in blocks)
+    gap = 6
+    padded = [np.pad(b, ((0, height - b.shape[0]), (0, gap), (0, 0)), constant_values=255) for b in blocks]
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with storage.replacing(path) as temporary:
+        Image.fromarray(np.concatenate(padded, axis=1)[:, :-gap]).save(temporary, format="PNG", optimize=True)
+    return path
+
+
+def _tiled(samples: Samples, columns: int) -> np.ndarray:
+    """Tuples of pictures next to each other, so many tuples in a row, a line of white between them."""
+    size = [max(x.shape[k] for x in samples) for k in (2, 3)]
+    tiles = [
+        functional.pad(to_bytes(x), (0, size[1] - x.shape[3], 0, size[0] - x.shape[2]), value=255).numpy()
+        for x in samples
+    ]
+    tuples = np.pad(np.concatenate(tiles, axis=3), ((0, 0), (0, 0), (0, 2), (0, 2)), constant_values=255)
+    filled = np.pad(tuples, ((0, -len(tuples) % columns), (0, 0), (0, 0), (0, 0)), constant_values=255)
+    rows = [np.concatenate(list(row), axis=2) for row in np.split(filled, len(filled) // columns)]
+    return np.concatenate(rows, axis=1).transpose(1, 2, 0)
+
+
+def to_bytes(x: Tensor) -> Tensor:
+    """Pictures of values in [0, 1] as bytes in three colours."""
+    return (x.detach().cpu().float().clamp(0, 1) * 255).round().byte().expand(-1, 3, -1, -1)
 
 
 def plot_convergence(history: Sequence[Record], file: str | Path, *, truth: float | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""`python -m torchspot_paper fig2|fig3|fig4|fig6|comparison|dimension|marginals|maps|map_comparison|report`."""
+"""`python -m torchspot_paper fig2 …`: one command for each experiment, `data` and `report`."""
 
 import tempfile
 from collections.abc import Iterable
@@ -10,13 +10,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from torchspot.errors import TorchspotError
 from torchspot_paper import (
     comparison,
+    datasets,
     dimension,
+    downloads,
     fig2_convergence,
     fig3_hidden_units,
     fig4_density,
+    fig5_mnist_mnistm,
     fig6_synthetic,
+    fig7_pictures,
     map_comparison,
     maps,
     marginals,
@@ -33,7 +38,9 @@ EXPERIMENTS = {
     "fig2": (fig2_convergence, "Distance against epochs and seconds, SPOT beside ROT."),
     "fig3": (fig3_hidden_units, "Error against the number of hidden units."),
     "fig4": (fig4_density, "Densities of entropic plans beside the truth."),
+    "fig5": (fig5_mnist_mnistm, "Paired digits of MNIST and MNIST-M, SPOT beside CoGAN; needs the data."),
     "fig6": (fig6_synthetic, "Pairs of two problems in the plane."),
+    "fig7": (fig7_pictures, "Photographs with paintings, shoes with their edges; needs the data."),
     "comparison": (comparison, "Error against time and memory as the data grows, on one core: four methods."),
     "dimension": (dimension, "Hard problems in 2 to 256 dimensions."),
     "marginals": (marginals, "Three to six marginals at once, and their barycenters."),
@@ -55,9 +62,11 @@ def _add(name: str, module: ModuleType, about: str) -> None:
         ] = None,
         jobs: Annotated[int, typer.Option(min=1, help="Settings that run at the same time.")] = 1,
         only: Annotated[str, typer.Option(help="Only settings whose name, between slashes, has this in it.")] = "",
+        data: Annotated[Path | None, typer.Option(help="Folder of the real data sets; or TORCHSPOT_DATA.")] = None,
     ) -> None:
         folder = out or (Path(tempfile.mkdtemp(prefix="torchspot-quick-")) if quick else Path("results"))
-        call = Call(quick, seeds, "cpu" if module in (comparison, map_comparison) else device, folder, jobs, only)
+        place = "cpu" if module in (comparison, map_comparison) else device
+        call = Call(quick, seeds, place, folder, jobs, only, data=data)
         settings = module.settings(quick)
         if not (asked := call.asked(settings)):
             names = ", ".join(f"/{setting}/" for setting in settings[-10:])
@@ -81,6 +90,31 @@ def _finish(experiment: str, call: Call, outcomes: Iterable[Outcome]) -> None:
             console.print(f"Rows: {call.out / experiment}.jsonl")
             for file in report.figures(call.out, call.out, [experiment]):
                 console.print(f"Figure: {file}")
+
+
+@app.command("data")
+def list_data(
+    names: Annotated[list[str] | None, typer.Argument(help="Some of the sets; all by default.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Their folder; or TORCHSPOT_DATA.")] = None,
+    fetch: Annotated[bool, typer.Option(help="Download what is not there, where there is internet.")] = False,
+) -> None:
+    """The real data sets: which are there, whether they are those that results are from, and fetching of others."""
+    folder = datasets.data_folder(data)
+    if unknown := set(names or ()) - set(datasets.SETS):
+        raise typer.BadParameter(f"there is no data set {', '.join(unknown)}. There are: {', '.join(datasets.SETS)}.")
+    failed = False
+    for name in names or datasets.SETS:
+        state = datasets.check(name, folder)
+        if fetch and not state.startswith(("ok", "there")):
+            console.print(f"{name}: fetching …")
+            try:
+                downloads.fetch(name, folder)
+                state = datasets.check(name, folder)
+            except TorchspotError as error:
+                state, failed = str(error), True
+        console.print(f"{name}: {state}", highlight=False)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command("report")

@@ -108,6 +108,8 @@ class Call:
     """Settings whose name, between slashes, has this in it: `/2/` is width 2, `2` also width 32."""
     commit: str = field(default_factory=_commit)
     """Of the code that runs, looked up when it starts."""
+    data: Path | None = None
+    """Folder of the real data sets; None: the one that TORCHSPOT_DATA names."""
 
     def engine(self) -> Engine:
         """Where settings run."""

@@ -13,10 +13,13 @@ from torchspot_paper import (
     fig2_convergence,
     fig3_hidden_units,
     fig4_density,
+    fig5_mnist_mnistm,
     fig6_synthetic,
+    fig7_pictures,
     map_comparison,
     maps,
     marginals,
+    picture_tables,
     tables,
 )
 from torchspot_paper.recipe import Rows, read
@@ -115,6 +118,20 @@ _SECTIONS = {
         fig4_density.draw,
         True,
         tables.fig4,
+    ),
+    "fig5": Section(
+        "Figure 5: MNIST and MNIST-M",
+        "ABOUT FIG5",
+        fig5_mnist_mnistm.draw,
+        False,
+        picture_tables.fig5,
+    ),
+    "fig7": Section(
+        "Figure 7: shoes and their edges, photographs and paintings",
+        "ABOUT FIG7",
+        fig7_pictures.draw,
+        False,
+        picture_tables.fig7,
     ),
     "fig6": Section(
         "Figure 6: pairs of synthetic data",

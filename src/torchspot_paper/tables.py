@@ -17,7 +17,7 @@ from torchspot_paper.recipe import Rows
 _HUGE = 20.0
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rule = ["---"] * len(head)
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
 
@@ -62,13 +62,13 @@ _ROT_METRICS = ("error_of_mean", "plan_error_of_mean", "map_error_of_mean", "map
 def fig2(rows: Rows) -> Iterator[str]:
     """Errors of SPOT and of ROT by rate; what ROT's plan and map cost beside its dual."""
     found = sorted(_by_setting(rows), key=lambda item: (-item[0]["lr"], fig2_label(item[0])))
-    yield _table(_FIG2_HEAD, [_fig2_line(*item) for item in found])
+    yield table(_FIG2_HEAD, [_fig2_line(*item) for item in found])
     beside = [
         [*_rate_and_method(s), *(_percent(f[m]) for m in _ROT_METRICS)] for s, f, _ in found if s["method"] == "rot"
     ]
     if beside:
         yield "ROT reports the regularised dual. Beside it what its plan costs, and its barycentric map:"
-        yield _table(["rate", "method", "dual", "plan", "map", "map, mean error"], beside)
+        yield table(["rate", "method", "dual", "plan", "map", "map, mean error"], beside)
 
 
 def _fig2_line(setting: dict[str, Any], found: dict[str, float], row: dict[str, Any]) -> list[str]:
@@ -101,7 +101,7 @@ def fig3(rows: Rows) -> Iterator[str]:
         ]
         for s, f, row in sorted(_by_setting(rows), key=lambda item: item[0]["width"])
     ]
-    yield _table(
+    yield table(
         ["width", "error of the mean", "mean error", "median", "worst", "at step 0", "SW2 / floor", "runs", "seconds"],
         lines,
     )
@@ -128,7 +128,7 @@ def fig4(rows: Rows) -> Iterator[str]:
         if s["epsilon"]
     ]
     head = ["marginals", "ε", "warm start", "KL", "L1", "correlation off by", "cost off by", "KL at step 0", "entropy"]
-    yield _table([*head, "runs", "seconds"], lines)
+    yield table([*head, "runs", "seconds"], lines)
     high = [f for s, f, _ in found if s["problem"] == "high"]
     if high:
         slopes = " and ".join(f"{f['log_density_slope_error']:.3f}" for f in high)
@@ -144,7 +144,7 @@ def fig4(rows: Rows) -> Iterator[str]:
     ]
     if maps:
         yield "Without entropy (SPOT) the plan sits on the graph of a map and has no density:"
-        yield _table(["marginals", "cost off by", "distance of samples from the graph"], maps)
+        yield table(["marginals", "cost off by", "distance of samples from the graph"], maps)
 
 
 def _mean_and_worst(found: dict[str, float], name: str) -> str:
@@ -166,7 +166,7 @@ def fig6(rows: Rows) -> Iterator[str]:
         ]
         for s, f, row in _by_setting(rows)
     ]
-    yield _table(
+    yield table(
         [
             "problem",
             "mean error",
@@ -197,7 +197,7 @@ def comparison(rows: Rows) -> Iterator[str]:
         for s, f, _ in sorted(_by_setting(rows), key=lambda item: (item[0]["n"], item[0]["method"]))
     ]
     head = ["n", "method", "error", "at step 0", "SW2 / floor", "seconds", "peak memory, MB", "before the call, MB"]
-    yield _table(head, lines)
+    yield table(head, lines)
 
 
 def dimension(rows: Rows) -> Iterator[str]:
@@ -226,10 +226,10 @@ def dimension(rows: Rows) -> Iterator[str]:
             ]
             if any(cells):
                 lines.append([problem, method, *cells])
-    yield _table(["problem", "method", *(f"d = {d}" for d in dims)], lines)
+    yield table(["problem", "method", *(f"d = {d}" for d in dims)], lines)
     started = [[problem, *(_start(found, problem, d) for d in dims)] for problem in dimension_names()]
     yield "The error at step 0 with the warm start (an untrained plan):"
-    yield _table(["problem", *(f"d = {d}" for d in dims)], started)
+    yield table(["problem", *(f"d = {d}" for d in dims)], started)
     controlled = [(s, f) for s, f, _ in found if "control" in s]
     if controlled:
         yield (
@@ -239,7 +239,7 @@ def dimension(rows: Rows) -> Iterator[str]:
             "those whose marginals are within 2× of their floors; single runs scatter by about a per cent. Empty cells "
             "were not run. Most equal times at d = 16 were taken on a CPU, the rows say which."
         )
-        yield _table(*_controls(controlled))
+        yield table(*_controls(controlled))
 
 
 def marginals(rows: Rows) -> Iterator[str]:
@@ -265,7 +265,7 @@ def marginals(rows: Rows) -> Iterator[str]:
         if not s.get("scaling")
     ]
     head = ["problem", "m", "d", "method", "cost off by (worst)", "at step 0", "SW2 / floor"]
-    yield _table([*head, "barycenter: mean", "covariance", "runs", "seconds"], lines)
+    yield table([*head, "barycenter: mean", "covariance", "runs", "seconds"], lines)
     scaled = [
         [
             str(s["m"]),
@@ -280,7 +280,7 @@ def marginals(rows: Rows) -> Iterator[str]:
     ]
     if scaled:
         yield "Time and memory on one core, Gaussians in the plane:"
-        yield _table(["m", "method", "rows", "seconds", "peak memory, MB", "error"], scaled)
+        yield table(["m", "method", "rows", "seconds", "peak memory, MB", "error"], scaled)
 
 
 def maps(rows: Rows) -> Iterator[str]:
@@ -302,7 +302,7 @@ def maps(rows: Rows) -> Iterator[str]:
         if "uvp" in f
     ]
     head = ["problem", "d", "critics", "UVP (worst)", "at step 0", "cost off by (worst)", "SW2 / floor"]
-    yield _table([*head, "runs", "seconds"], lines)
+    yield table([*head, "runs", "seconds"], lines)
     shapes = [
         [
             _named(s),
@@ -314,14 +314,14 @@ def maps(rows: Rows) -> Iterator[str]:
         if "sliced_w2_over_floor" in f
     ]
     if shapes:
-        yield _table(["both directions", "cost off by (worst)", "at step 0", "worst image: SW2 / floor"], shapes)
+        yield table(["both directions", "cost off by (worst)", "at step 0", "worst image: SW2 / floor"], shapes)
     atoms = [
         [s["problem"], _mean_and_worst(f, "conditional_w2"), f"{f['least_spread']:.2f} to {f['most_spread']:.2f}"]
         for s, f, _ in found
         if "conditional_w2" in f
     ]
     if atoms:
-        yield _table(["atoms", "W2 of partners to the truth (worst)", "spread over the true one"], atoms)
+        yield table(["atoms", "W2 of partners to the truth (worst)", "spread over the true one"], atoms)
 
 
 def map_comparison(rows: Rows) -> Iterator[str]:
@@ -338,7 +338,7 @@ def map_comparison(rows: Rows) -> Iterator[str]:
         ]
         for s, f, _ in sorted(_by_setting(rows), key=lambda item: (item[0]["n"], item[0]["method"]))
     ]
-    yield _table(["n", "method", "UVP", "cost off by", "seconds", "peak memory, MB", "before the call, MB"], lines)
+    yield table(["n", "method", "UVP", "cost off by", "seconds", "peak memory, MB", "before the call, MB"], lines)
 
 
 def _named(setting: dict[str, Any]) -> str:

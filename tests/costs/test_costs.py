@@ -79,8 +79,8 @@ def test_sum_over_pairs_is_steeper_by_the_other_marginals(points):
     x, y = points
     lifted = costs.sum_over_pairs(costs.euclidean)
     assert torch.allclose(lifted(x, y, x), 2 * costs.euclidean(x, y))
-    assert known_lipschitz(lifted, 5, 4) == 3
-    assert known_lipschitz(costs.sum_over_pairs(costs.squared_euclidean), 5, 4) is None
+    assert known_lipschitz(lifted, (5,), 4) == 3
+    assert known_lipschitz(costs.sum_over_pairs(costs.squared_euclidean), (5,), 4) is None
 
 
 def test_barycentric_is_the_weighted_distance_to_the_mean_and_a_sum_over_pairs(points):
@@ -116,8 +116,8 @@ def test_a_cost_of_the_users_own_may_state_its_constant():
         def lipschitz(self, dim):
             return 1.0
 
-    assert known_lipschitz(Capped(), 3, 2) == 1
-    assert known_lipschitz(lambda x, y: (x - y).norm(dim=1), 3, 2) is None
+    assert known_lipschitz(Capped(), (3,), 2) == 1
+    assert known_lipschitz(lambda x, y: (x - y).norm(dim=1), (3,), 2) is None
     assert to_spec(Capped()) is None
 
 

@@ -3,6 +3,7 @@
 __all__ = [
     "barycenter_weights",
     "barycentric",
+    "contour",
     "cosine",
     "euclidean",
     "from_spec",
@@ -10,6 +11,7 @@ __all__ = [
     "known_lipschitz",
     "p_norm",
     "pairs_of",
+    "signed_contour",
     "squared_embedding",
     "squared_euclidean",
     "sum_over_pairs",
@@ -17,6 +19,7 @@ __all__ = [
 ]
 
 from torchspot.costs.geometry import is_metric, squared_embedding
+from torchspot.costs.images import contour, signed_contour
 from torchspot.costs.lipschitz import known_lipschitz
 from torchspot.costs.multimarginal import barycenter_weights, barycentric, pairs_of, sum_over_pairs
 from torchspot.costs.pointwise import cosine, euclidean, p_norm, squared_euclidean

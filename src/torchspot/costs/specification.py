@@ -4,6 +4,7 @@ __all__ = ["from_spec", "to_spec"]
 
 from typing import Any
 
+from torchspot.costs.images import Contour, SignedContour, contour, signed_contour
 from torchspot.costs.multimarginal import Barycentric, SumOverPairs, barycentric
 from torchspot.costs.pointwise import Cosine, PNorm, SquaredEuclidean
 from torchspot.types import Cost
@@ -18,6 +19,8 @@ def to_spec(cost: Cost) -> dict[str, Any] | None:
             return {"name": "squared_euclidean"}
         case Cosine():
             return {"name": "cosine"}
+        case Contour() | SignedContour():
+            return {"name": str(cost)}
         case Barycentric(weights=weights):
             return {"name": "barycentric", "weights": None if weights is None else list(weights)}
         case SumOverPairs(pair=pair) if not isinstance(pair, SumOverPairs):
@@ -35,6 +38,10 @@ def from_spec(spec: dict[str, Any]) -> Cost:
             return SquaredEuclidean()
         case {"name": "cosine"}:
             return Cosine()
+        case {"name": "contour"}:
+            return contour
+        case {"name": "signed_contour"}:
+            return signed_contour
         case {"name": "barycentric", "weights": weights}:
             return Barycentric(None if weights is None else barycentric(weights).weights)
         case {"name": "sum_over_pairs", "pair": {"name": name} as pair} if name != "sum_over_pairs":

@@ -1,6 +1,18 @@
 """Recipes: everything about training that is not the problem itself."""
 
-__all__ = ["Preset", "Sizes", "anchored", "clipping", "conditional", "default", "entropic", "free_potential", "paper"]
+__all__ = [
+    "Bursts",
+    "Preset",
+    "Sizes",
+    "anchored",
+    "clipping",
+    "conditional",
+    "default",
+    "entropic",
+    "free_potential",
+    "paper",
+    "pictures",
+]
 
 import math
 from collections.abc import Callable
@@ -8,7 +20,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torchspot.errors import InvalidArgument
-from torchspot.networks.lipschitz import Clipping, Control, Free, Orthogonal, SpectralNorm
+from torchspot.networks.augmentation import Augmentation
+from torchspot.networks.lipschitz import Clipping, Control, Free, OperatorNorm, Orthogonal, SpectralNorm
+from torchspot.objectives.adversarial import Adversarial, Logistic, Wasserstein
 from torchspot.training.optimizers import Adam, OptimisticAdam, Optimizer
 from torchspot.training.schedules import Constant, Cosine, Schedule
 
@@ -25,7 +39,6 @@ _FULL_RATE = 2e-3
 _SIZES = ((4, Sizes(64, 512, 5000)), (32, Sizes(128, 512, 8000)), (math.inf, Sizes(256, 2048, 10_000)))
 """For dimensions up to the first number."""
 _WHOLE_NUMBERS = (
-    "critic_steps",
     "generator_steps",
     "width",
     "generator_depth",
@@ -33,6 +46,21 @@ _WHOLE_NUMBERS = (
     "batch_size",
     "steps",
 )
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """Critic steps that are more at the start and now and then, so that critics are near their best there."""
+
+    usual: int = 5
+    more: int = 10
+    first: int = 25
+    """So many generator steps at the start have more."""
+    every: int = 500
+    """And every so many."""
+
+    def __call__(self, step: int) -> int:
+        return self.more if step < self.first or step % self.every == 0 else self.usual
 
 
 @dataclass(frozen=True)
@@ -55,16 +83,21 @@ class Preset:
     """In this part of the run the generator's rate rises from 0, so that critics are ahead of it; 0: it does not."""
     averaging: float
     """Decay of the exponential average of the generator that becomes the plan; 0 takes the last iterate."""
-    critic_steps: int
+    critic_steps: int | Bursts
     """Steps of the critics before each turn of the generator."""
     generator_steps: int
     """Steps of the generator in its turn."""
     control: Control
     """What keeps the critics Lipschitz."""
+    adversarial: Adversarial
+    """What the critics are asked."""
+    augmentation: Augmentation | None
+    """Through which critics see pictures."""
     marginal_weight: float | None
     """η; None takes it from the cost's Lipschitz constant."""
     width: int | None
-    """Units in each hidden layer; None takes it from the data's dimension."""
+    """Units in each hidden layer (of networks for pictures, channels at full size); None takes it from the data's
+    dimension."""
     generator_depth: int
     """Hidden layers of each network of the generator."""
     critic_depth: int
@@ -91,10 +124,16 @@ class Preset:
             raise InvalidArgument(f"rise must be at least 0 and below 1, and is {self.rise}.")
         if self.warm_start and not self.standardise:
             raise InvalidArgument("warm_start needs standardise=True. Set warm_start=False to take the data as it is.")
+        if not self.critic_repeats(1) >= 1:
+            raise InvalidArgument(f"critic_steps must be at least 1, and is {self.critic_steps}.")
         for name in _WHOLE_NUMBERS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidArgument(f"{name} must be at least 1, and is {value}.")
+
+    def critic_repeats(self, step: int) -> int:
+        """Steps of the critics in this step of the game."""
+        return self.critic_steps(step) if isinstance(self.critic_steps, Bursts) else self.critic_steps
 
     def rates(self, width: int) -> tuple[float, float]:
         """Of the generator and of the critics, for networks of this width.
@@ -130,6 +169,8 @@ def default(learning_rate: float = _FULL_RATE) -> Preset:
         critic_steps=1,
         generator_steps=1,
         control=Orthogonal(),
+        adversarial=Wasserstein(),
+        augmentation=None,
         marginal_weight=None,
         width=None,
         generator_depth=3,
@@ -184,6 +225,27 @@ def entropic(learning_rate: float = _FULL_RATE) -> Preset:
     return replace(default(learning_rate), betas=(0.0, 0.99), averaging=0.998, batch_size=1024, steps=10_000)
 
 
+def pictures(learning_rate: float = 3e-4) -> Preset:
+    """The recipe for pictures: convolutions whose operators are normalised, and critics that tell real from made.
+
+    W1 between pictures hardly sees texture, so critics are asked which law a picture is from (`Logistic`), and η is
+    twice the mean cost of unpaired pictures. `augmentation=Augmentation()` helps where there are few thousand.
+    """
+    return replace(
+        default(learning_rate),
+        critic_learning_rate=learning_rate,
+        full_rate_width=None,
+        averaging=0.999,
+        control=OperatorNorm(),
+        adversarial=Logistic(4.0),
+        width=32,
+        generator_depth=2,
+        rise=0.0,
+        batch_size=128,
+        steps=20_000,
+    )
+
+
 def paper(learning_rate: float = 1e-3) -> Preset:
     """Section 5.1 as printed: spectral norm, η = 10⁴, width 8, Adam (.5, .999) at a constant rate, batch 100.
 
@@ -201,6 +263,8 @@ def paper(learning_rate: float = 1e-3) -> Preset:
         critic_steps=5,
         generator_steps=1,
         control=SpectralNorm(),
+        adversarial=Wasserstein(),
+        augmentation=None,
         marginal_weight=1e4,
         width=8,
         generator_depth=2,

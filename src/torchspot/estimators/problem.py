@@ -15,13 +15,14 @@ from torchspot.data.arrays import HeldOut, Rows, held_out_rows
 from torchspot.data.sources import as_sampler
 from torchspot.discrepancies import random_directions, w2_along
 from torchspot.errors import InvalidArgument
+from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Units
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
 from torchspot.types import Cost, Engine, Sampler, Samples, Shape
 
 _PROBE, _PROBE_A_NUMBER, _LARGEST_PROBE, _PROBE_NUMBERS = 16_384, 2048, 65_536, 1 << 25
-_JUDGES = 2048
+_JUDGES, _JUDGED_PICTURES = 2048, 512
 _PROJECTIONS = 32
 
 
@@ -129,7 +130,7 @@ def pose(
     samplers = tuple(map(_training_part, opened, held_out))
     probe = tuple(_draw(sampler, _probe_size(sampler), Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
     _check_finite(probe)
-    units = (Units.of(probe, engine.dtype) if standardise else _as_they_are(probe, engine)).to(engine.device)
+    units = _units(probe, engine.dtype, standardise).to(engine.device)
     drawn = (
         _judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in enumerate(zip(opened, held_out, strict=True))
     )
@@ -149,9 +150,10 @@ def _training_part(sampler: Sampler, held_out: HeldOut | None) -> Sampler:
 
 
 def _judges(sampler: Sampler, held_out: HeldOut | None, key: Key) -> Tensor:
+    count = _JUDGED_PICTURES if are_pictures([sampler.shape]) else _JUDGES
     if isinstance(sampler, Rows) and held_out is not None:
-        return sampler.judges(held_out.rows, _JUDGES, generator(key))
-    return _draw(sampler, _JUDGES, key)
+        return sampler.judges(held_out.rows, count, generator(key))
+    return _draw(sampler, count, key)
 
 
 def _probe_size(sampler: Sampler) -> int:
@@ -171,5 +173,8 @@ def _check_finite(probe: Samples) -> None:
             raise InvalidArgument(f"data set {k + 1} gave a sample that is not finite. Check how it is made.")
 
 
-def _as_they_are(probe: Samples, engine: Engine) -> Units:
-    return Units(tuple(torch.zeros_like(x[0], dtype=engine.dtype) for x in probe), 1.0, dtype=engine.dtype)
+def _units(probe: Samples, dtype: torch.dtype, standardise: bool) -> Units:
+    """Pictures are put into ±1, which is what networks for pictures end in."""
+    if are_pictures([tuple(x.shape[1:]) for x in probe]):
+        return Units.spanning(probe, dtype)
+    return Units.of(probe, dtype) if standardise else Units.plain(probe, dtype)

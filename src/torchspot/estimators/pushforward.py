@@ -22,7 +22,9 @@ from torchspot.estimators.networks import Builder, build_critics, build_generato
 from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem, pose
 from torchspot.estimators.run import Run, Weighing, judge_of, keep_in
-from torchspot.latents import Latent
+from torchspot.latents import Latent, uniform
+from torchspot.networks.augmentation import Augmentation
+from torchspot.networks.convolutional import are_pictures, picture_critics
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes
 from torchspot.objectives.transport import MarginalWeights, Objective, Transport
@@ -69,6 +71,8 @@ class Game:
     """Marginals that take turns in being data; of several, part of the rows of each are its own."""
     beside_z: tuple[Any, ...] = ()
     """Samplers of what the generator's loss takes beside z."""
+    augmentation: Augmentation | None = None
+    """Through which critics see pictures."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the plan says of the method, and what must be the same for a run to be resumed."""
 
@@ -167,9 +171,8 @@ def _prepare(
     problem.check_cost(estimator.cost)
     sizes = _sizes(estimator, preset, problem)
     game = estimator._game(preset, problem, sizes)
-    usual = mlp_critics(sizes.width, preset.critic_depth, preset.control)
-    judges = usual if estimator.critics is None else estimator.critics
-    objectives = [_objective(estimator, problem, game, judges, replica=k) for k in range(replicas)]
+    judges = _usual_critics(problem, game, preset, sizes) if estimator.critics is None else estimator.critics
+    objectives = [_objective(estimator, problem, game, judges, preset, replica=k) for k in range(replicas)]
     draws = _draws(problem, game, sizes.batch_size, estimator, engine)
     games = [_players(objective, preset, preset.rates(sizes.width), draws) for objective in objectives]
     training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps)
@@ -204,8 +207,21 @@ def _prepare(
     return run
 
 
+def _usual_critics(problem: Problem, game: Game, preset: Preset, sizes: Sizes) -> Builder:
+    """Convolutional for pictures, as wide as the generator at half size; fully connected for anything else."""
+    if are_pictures([problem.shapes[k] for k in game.held_of(problem)]):
+        return picture_critics(2 * sizes.width, preset.control)
+    return mlp_critics(sizes.width, preset.critic_depth, preset.control)
+
+
 def _objective(
-    estimator: PushforwardEstimator, problem: Problem, game: Game, judges: Builder | nn.Module, *, replica: int
+    estimator: PushforwardEstimator,
+    problem: Problem,
+    game: Game,
+    judges: Builder | nn.Module,
+    preset: Preset,
+    *,
+    replica: int,
 ) -> Objective:
     """The game of one replica, built from the seed."""
     units, shapes = problem.units, Shapes(game.latent.dim, problem.shapes)
@@ -215,7 +231,18 @@ def _objective(
     judged = Shapes(game.latent.dim, tuple(problem.shapes[k] for k in held))
     critics = build_critics(judges, judged, estimator.seed, replica).to(device, units.dtype)
     eta = torch.tensor(game.weights.eta, dtype=units.dtype, device=device)
-    return game.objective(Transport(InDataUnits(network, units), critics, estimator.cost, eta, held, game.zoom))
+    return game.objective(
+        Transport(
+            InDataUnits(network, units),
+            critics,
+            estimator.cost,
+            eta,
+            held,
+            game.zoom,
+            preset.adversarial,
+            game.augmentation,
+        )
+    )
 
 
 def _identity(
@@ -271,7 +298,12 @@ def _sizes(estimator: PushforwardEstimator, preset: Preset, problem: Problem) ->
 
 def _noise(game: Game, size: int, engine: Engine) -> list[Stream]:
     """What the generator's loss takes."""
-    return [Stream(sampler, size, engine.dtype) for sampler in (game.latent, *game.beside_z)]
+    return [Stream(sampler, size, engine.dtype) for sampler in (game.latent, *game.beside_z, *_changes(game))]
+
+
+def _changes(game: Game) -> list[Latent]:
+    """Samplers of the numbers by which pictures are changed, if they are."""
+    return [] if game.augmentation is None else [uniform(game.augmentation.dim)]
 
 
 def _draws(
@@ -280,12 +312,13 @@ def _draws(
     """What the critics draw (z and data) and what the generator draws (noise)."""
     noise = _noise(game, size, engine)
     data = [Stream(problem.samplers[k], size, problem.units.data_dtype) for k in game.held_of(problem)]
+    changes = [Stream(sampler, size, engine.dtype) for sampler in _changes(game)]
     replicas = None if estimator.replicas == 1 else int(estimator.replicas)
 
     def draw(role: str, *streams: Stream) -> Draw:
         return Draw(Key(estimator.seed, role), *streams, device=engine.device, replicas=replicas)
 
-    return draw("critics", noise[0], *data), draw("generator", *noise)
+    return draw("critics", noise[0], *data, *changes), draw("generator", *noise)
 
 
 def _players(
@@ -298,7 +331,7 @@ def _players(
         optimizer=preset.optimizer(rates[1], preset.betas, preset.schedule),
         draw=draws[0],
         loss=objective.critic_loss,
-        repeats=lambda step: preset.critic_steps,
+        repeats=preset.critic_repeats,
         after_step=getattr(objective.critics, "after_step", nothing),
     )
     mover = Player(

@@ -16,10 +16,11 @@ from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem
 from torchspot.estimators.pushforward import Game, PushforwardEstimator
 from torchspot.latents import Anchored, AnchoredDraws, Latent
+from torchspot.networks.convolutional import are_pictures, pictures
 from torchspot.networks.generators import around_affine, separate
 from torchspot.networks.lipschitz import Free
 from torchspot.objectives.gaussian import AffinePlan
-from torchspot.objectives.transport import CONDITIONAL_SLACK, MAP_SLACK, SLACK, marginal_weights
+from torchspot.objectives.transport import CONDITIONAL_SLACK, MAP_SLACK, SLACK, marginal_weights, unpaired_weights
 from torchspot.plans.conditional import as_arrays
 from torchspot.types import Callback, Cost, Engine
 
@@ -105,7 +106,7 @@ class SPOT(PushforwardEstimator):
 
     def _default_preset(self, problem: Problem) -> Preset:
         if not isinstance(self.latent, Anchored):
-            return presets.default()
+            return presets.pictures() if are_pictures(problem.shapes) else presets.default()
         return presets.conditional() if bound(self.latent, problem).noise_dim else presets.anchored()
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
@@ -125,6 +126,8 @@ class SPOT(PushforwardEstimator):
         if isinstance(latent, AnchoredDraws):
             slack = CONDITIONAL_SLACK if latent.noise_dim else MAP_SLACK
         weights = self._given_weights(preset, problem, slack)
+        if weights is None and preset.adversarial.scale_free:
+            weights = unpaired_weights(self.cost, problem.probe)
         if weights is None:
             plan = None if near is None else problem.coupled(near)
             weights = marginal_weights(self.cost, problem.probe, plan=plan, slack=slack)
@@ -142,16 +145,18 @@ class SPOT(PushforwardEstimator):
                 turns=len(kind.at),
                 facts=facts | {"anchored": list(kind.at), "noise_dim": latent.noise_dim},
             )
-        builder = _networks(preset, start, sizes.width) if self.generator is None else self.generator
-        return Game(latent, weights, builder, facts=facts)
+        builder = _networks(preset, start, sizes.width, problem) if self.generator is None else self.generator
+        return Game(latent, weights, builder, augmentation=preset.augmentation, facts=facts)
 
 
 def _default_latent(problem: Problem) -> Latent:
     return latents.normal(problem.dim if all(len(s) == 1 for s in problem.shapes) else _LATENT_OF_IMAGES)
 
 
-def _networks(preset: Preset, start: AffinePlan | None, width: int) -> Builder:
-    """The preset's generator, around the affine plan if there is one."""
+def _networks(preset: Preset, start: AffinePlan | None, width: int, problem: Problem) -> Builder:
+    """The preset's generator: of pictures, or around the affine plan if there is one."""
+    if are_pictures(problem.shapes):
+        return pictures(width, preset.generator_depth)
     if start is not None:
         return around_affine(width, preset.generator_depth, tuple(a.float() for a in start.matrices))
     return separate(width, preset.generator_depth, preset.aligned)

@@ -1,5 +1,5 @@
 """Generators, critics and the layers they are made of."""
 
-__all__ = ["critics", "generators", "lipschitz", "ode", "solvers"]
+__all__ = ["convolutional", "critics", "generators", "lipschitz", "ode", "solvers", "tied"]
 
-from torchspot.networks import critics, generators, lipschitz, ode, solvers
+from torchspot.networks import convolutional, critics, generators, lipschitz, ode, solvers, tied

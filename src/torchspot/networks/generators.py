@@ -174,6 +174,18 @@ class Units(nn.Module):
         far = max(float(m.abs().max()) for m in means) / scale > _FAR
         return cls(tuple(m.to(torch.float64 if far else dtype) for m in means), scale, dtype=dtype)
 
+    @classmethod
+    def plain(cls, xs: Samples, dtype: torch.dtype) -> "Units":
+        """The data as it is."""
+        return cls(tuple(torch.zeros_like(x[0], dtype=dtype) for x in xs), 1.0, dtype=dtype)
+
+    @classmethod
+    def spanning(cls, xs: Samples, dtype: torch.dtype) -> "Units":
+        """The middle between the smallest and the largest value, and half of what lies between: u is within ±1."""
+        low, high = min(float(x.min()) for x in xs), max(float(x.max()) for x in xs)
+        middle = [torch.full_like(x[0], (low + high) / 2, dtype=dtype) for x in xs]
+        return cls(tuple(middle), (high - low) / 2 or 1.0, dtype=dtype)
+
     @property
     def means(self) -> tuple[Tensor, ...]:
         return tuple(getattr(self, f"mean_{k}") for k in range(self._count))

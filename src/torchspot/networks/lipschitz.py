@@ -1,7 +1,7 @@
-"""Three ways to keep a critic's layers 1-Lipschitz: orthogonal weights, spectral norm, clipping. And none at all.
+"""Ways to keep a critic's layers 1-Lipschitz: orthogonal weights, spectral norms, clipping. And none at all.
 
-Each control is a frozen dataclass that makes linear layers. What a layer does to its weight is a pure function
-weight → weight, so that it differentiates, stacks and captures like any other arithmetic.
+Each control is a frozen dataclass that makes linear layers and convolutions. What a layer does to its weight is a
+pure function weight → weight, so that it differentiates, stacks and captures like any other arithmetic.
 """
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Free",
     "HalfAbsolute",
     "Layer",
+    "OperatorNorm",
     "Orthogonal",
     "SpectralNorm",
     "operator_norm",
@@ -28,6 +29,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchspot.errors import InvalidArgument
+from torchspot.networks.convolutions import (
+    Convolution,
+    KernelNormConvolution,
+    OperatorNormConvolution,
+    OrthogonalConvolution,
+    PlainConvolution,
+    Window,
+)
 from torchspot.networks.mlp import filled_up, leaky, parallel
 
 Weight = Float[Tensor, "stack outputs inputs"]
@@ -56,8 +65,14 @@ class Control(Protocol):
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         """Linear layers under this control, one for each number of inputs."""
 
+    def convolution(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> Convolution:
+        """A convolution under this control."""
+
     def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
         """The non-linearity that goes with it, 1-Lipschitz too, after a layer of these sizes."""
+
+    def picture_activation(self) -> nn.Module:
+        """The same after a convolution."""
 
     def after_step(self, layers: Sequence[Any]) -> None:
         """What is done to the layers after each step of their weights."""
@@ -79,11 +94,17 @@ class Orthogonal:
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         return _OrthogonalLinear(inputs, outputs, rng)
 
+    def convolution(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> Convolution:
+        return OrthogonalConvolution(window, rng, bias=bias)
+
     def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
         return HalfAbsolute(inputs, units, rng)
 
+    def picture_activation(self) -> nn.Module:
+        return HalfAbsoluteMaps()
+
     @torch.no_grad()
-    def after_step(self, layers: Sequence[Layer]) -> None:
+    def after_step(self, layers: Sequence[Layer | Convolution]) -> None:
         """Brings the weights back; matrices of one shape together."""
         for weights in _by_shape(layer.weight for layer in layers):
             together = orthogonalise(torch.cat(weights), self.iterations)
@@ -93,16 +114,50 @@ class Orthogonal:
 
 @dataclass(frozen=True)
 class SpectralNorm:
-    """Weights divided by their largest singular value, followed by one power iteration a step. As in the paper."""
+    """Weights divided by their largest singular value, followed by one power iteration a step. As in the paper.
+
+    Kernels of convolutions are taken as matrices, which does not bound the convolution: see `OperatorNorm`.
+    """
 
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         return _SpectralLinear(inputs, outputs, rng)
 
+    def convolution(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> Convolution:
+        return KernelNormConvolution(window, rng, bias=bias)
+
     def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
         return leaky()
 
-    def after_step(self, layers: Sequence["_SpectralLinear"]) -> None:
+    def picture_activation(self) -> nn.Module:
+        return leaky()
+
+    def after_step(self, layers: Sequence[Any]) -> None:
         """One power iteration, so that the next pass divides by an up-to-date singular value."""
+        for layer in layers:
+            layer.iterate()
+
+
+@dataclass(frozen=True)
+class OperatorNorm:
+    """Spectral norm that holds for convolutions: power iteration runs on pictures, not on kernels.
+
+    Kernels are divided after each step rather than in each pass, which is what makes it cheap.
+    """
+
+    def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
+        return _SpectralLinear(inputs, outputs, rng)
+
+    def convolution(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> Convolution:
+        return OperatorNormConvolution(window, rng, bias=bias)
+
+    def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
+        return leaky()
+
+    def picture_activation(self) -> nn.Module:
+        return leaky()
+
+    def after_step(self, layers: Sequence[Any]) -> None:
+        """One power iteration of each, and the division."""
         for layer in layers:
             layer.iterate()
 
@@ -122,11 +177,19 @@ class Clipping:
         self.after_step([layer])
         return layer
 
+    def convolution(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> Convolution:
+        layer = PlainConvolution(window, rng, bias=bias)
+        self.after_step([layer])
+        return layer
+
     def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
         return leaky()
 
+    def picture_activation(self) -> nn.Module:
+        return leaky()
+
     @torch.no_grad()
-    def after_step(self, layers: Sequence[Layer]) -> None:
+    def after_step(self, layers: Sequence[Layer | Convolution]) -> None:
         """Puts every entry back into ±bound."""
         for layer in layers:
             for tensor in (layer.weight, *(() if layer.bias is None else (layer.bias,))):
@@ -140,8 +203,14 @@ class Free:
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         return _PlainLinear(inputs, outputs, rng)
 
+    def convolution(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> Convolution:
+        return PlainConvolution(window, rng, bias=bias)
+
     def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
         return nn.SiLU()
+
+    def picture_activation(self) -> nn.Module:
+        return leaky()
 
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Nothing."""
@@ -167,6 +236,14 @@ class HalfAbsolute(nn.Module):
     def forward(self, h: Float[Tensor, "marginals units batch"]) -> Float[Tensor, "marginals units batch"]:
         a, b = h.chunk(2, dim=-2)
         return torch.cat(((a + self.bias).abs(), b), dim=-2)
+
+
+class HalfAbsoluteMaps(nn.Module):
+    """(a, b) ↦ (|a|, b), half of the channels each: `HalfAbsolute` for pictures, whose bias is the convolution's."""
+
+    def forward(self, h: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch channels height width"]:
+        a, b = h.chunk(2, dim=1)
+        return torch.cat((a.abs(), b), dim=1)
 
 
 def orthogonalise(weight: Weight, iterations: int) -> Weight:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from torchspot.networks.anchored import AnchoredGenerator
+from torchspot.networks.convolutional import PictureGenerator, pictures
 from torchspot.networks.generators import (
     AroundAffine,
     SeparateGenerator,
@@ -24,6 +25,7 @@ _KINDS: dict[str, tuple[type[nn.Module], Any]] = {
     "around_affine": (AroundAffine, around_affine),
     "shared_trunk": (SharedTrunkGenerator, shared_trunk),
     "flow": (Flow, flow),
+    "pictures": (PictureGenerator, pictures),
 }
 
 

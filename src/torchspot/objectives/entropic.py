@@ -83,7 +83,7 @@ def entropic_weights(cost: Cost, xs: Samples, *, coupled: Samples, epsilon: floa
         epsilon: ε.
     """
     scores = (float(_score(x).norm(dim=1).quantile(_QUANTILE)) for x in xs)
-    known = [known_lipschitz(cost, x[0].numel(), len(xs)) for x in xs]
+    known = [known_lipschitz(cost, tuple(x.shape[1:]), len(xs)) for x in xs]
     measured = steepness(cost, coupled, _QUANTILE)
     steep = (b if a is None else a for a, b in zip(known, measured, strict=True))
     lipschitz = tuple(a + epsilon * b for a, b in zip(steep, scores, strict=True))

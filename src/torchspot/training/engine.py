@@ -29,12 +29,20 @@ class Eager:
         device: "auto" takes a CUDA device where there is one, else the CPU.
         dtype: of the networks.
         threads: CPU threads while steps run; one is fastest for networks narrower than 128 units.
+        autocast: precision of products and convolutions in the losses (torch.bfloat16); None: that of the networks.
+            Weights, their updates and the cost stay as they are.
     """
 
-    def __init__(self, device: str = "auto", *, dtype: torch.dtype = torch.float32, threads: int = 1) -> None:
+    def __init__(
+        self,
+        device: str = "auto",
+        *,
+        dtype: torch.dtype = torch.float32,
+        threads: int = 1,
+        autocast: torch.dtype | None = None,
+    ) -> None:
         self.device = choose_device(device)
-        self.dtype = dtype
-        self.threads = threads
+        self.dtype, self.threads, self.autocast = dtype, threads, autocast
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -44,10 +52,10 @@ class Eager:
 
     def prepare(self, turn: Steps) -> Step:
         """The step itself."""
-        return _EagerStep(turn)
+        return _EagerStep(_in_precision(turn, self.autocast))
 
     def __repr__(self) -> str:
-        return f"Eager(device={str(self.device)!r}, dtype={self.dtype}, threads={self.threads})"
+        return f"Eager(device={str(self.device)!r}, dtype={self.dtype}, threads={self.threads}{_said(self.autocast)})"
 
 
 class Captured:
@@ -59,13 +67,17 @@ class Captured:
     Args:
         device: a CUDA device; "auto" takes the first.
         dtype: of the networks.
+        autocast: precision of products and convolutions in the losses (torch.bfloat16); None: that of the networks.
+            Weights, their updates and the cost stay as they are.
     """
 
-    def __init__(self, device: str = "auto", *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, device: str = "auto", *, dtype: torch.dtype = torch.float32, autocast: torch.dtype | None = None
+    ) -> None:
         self.device = choose_device(device)
         if self.device.type != "cuda":
             raise InvalidArgument(f"steps are captured on CUDA devices only, and this is {self.device}. Use Eager().")
-        self.dtype = dtype
+        self.dtype, self.autocast = dtype, autocast
         self._pool = torch.cuda.graph_pool_handle()
 
     @contextmanager
@@ -76,10 +88,10 @@ class Captured:
 
     def prepare(self, turn: Steps) -> Step:
         """Captured from the fourth step on."""
-        return _CapturedStep(turn, self._pool)
+        return _CapturedStep(_in_precision(turn, self.autocast), self._pool, rounding=self.autocast or self.dtype)
 
     def __repr__(self) -> str:
-        return f"Captured(device={str(self.device)!r}, dtype={self.dtype})"
+        return f"Captured(device={str(self.device)!r}, dtype={self.dtype}{_said(self.autocast)})"
 
 
 class Compiled:
@@ -123,6 +135,41 @@ class Compiled:
         return f"Compiled(device={str(self.device)!r}, dtype={self.dtype}, backend={self.backend!r})"
 
 
+def _in_precision(turn: Steps, precision: torch.dtype | None) -> Steps:
+    return turn if precision is None else _InPrecision(turn, precision)
+
+
+def _said(precision: torch.dtype | None) -> str:
+    return "" if precision is None else f", autocast={precision}"
+
+
+class _InPrecision:
+    """A player's steps with products and convolutions of its loss in a lower precision; all else as it is.
+
+    The region is left at the end of each loss: what is cast is cast again in the next, from weights that moved.
+    """
+
+    def __init__(self, turn: Steps, precision: torch.dtype) -> None:
+        self._turn, self._precision = turn, precision
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._turn, name)
+
+    def parts(self) -> Parts:
+        """What the player does, its loss in this precision."""
+        loss, move = self._turn.parts()
+
+        def lowered(batch: tuple[Tensor, ...]) -> Tensor:
+            with torch.autocast(self._turn.generator.device.type, self._precision):
+                return loss(batch)
+
+        return Parts(lowered, move)
+
+    def update(self, parts: Parts | None = None) -> None:
+        """The step on the device."""
+        self._turn.update(parts or self.parts())
+
+
 def choose_engine(device: str = "auto") -> Engine:
     """Captured on CUDA, eager on the CPU."""
     return Captured(device) if choose_device(device).type == "cuda" else Eager(device)
@@ -154,8 +201,11 @@ class _EagerStep:
 class _CapturedStep:
     """Eager for a few steps, then recorded, then replayed; with compiled parts where given."""
 
-    def __init__(self, turn: Steps, pool: Any, parts: Parts | None = None) -> None:
+    def __init__(
+        self, turn: Steps, pool: Any, parts: Parts | None = None, *, rounding: torch.dtype = torch.float32
+    ) -> None:
         self.turn, self.parts = turn, parts
+        self._rounding = torch.finfo(rounding).eps
         self.how = "eager"
         self._pool, self._graph = pool, torch.cuda.CUDAGraph()
         self._run: Callable[[], None] = self._warm_up
@@ -181,7 +231,7 @@ class _CapturedStep:
         reason = self._record()
         if reason is None:
             self._graph.replay()
-            reason = _difference(self.turn, loss, before[0], after[0])
+            reason = _difference(self.turn, loss, before[0], after[0], self._rounding)
         if reason is None:
             self._run, self.how = self._graph.replay, f"captured{' and compiled' if self.parts else ''}"
             return
@@ -255,7 +305,8 @@ class _CompiledStep:
         self._step = self._captured_or(_EagerStep(self.turn), None)
 
     def _captured_or(self, step: Step, parts: Parts | None) -> Step:
-        return step if self._pool is None else _CapturedStep(self.turn, self._pool, parts)
+        dtype = self.turn.tensors()[0].dtype
+        return step if self._pool is None else _CapturedStep(self.turn, self._pool, parts, rounding=dtype)
 
 
 @contextmanager
@@ -296,15 +347,15 @@ def _put_back(turn: Steps, values: list[Tensor]) -> None:
     turn.seed()
 
 
-def _difference(turn: Steps, loss: float, before: Tensor, after: Tensor) -> str | None:
+def _difference(turn: Steps, loss: float, before: Tensor, after: Tensor, rounding: float) -> str | None:
     """None where the step just done has the same loss up to rounding and moves the parameters alike.
 
     Rounding may differ from one call of a kernel to the next, and an optimiser that divides by the gradient's size
     makes much of it where a gradient is 0: so parameters are compared as a whole.
     """
-    close = torch.finfo(turn.tensors()[0].dtype).eps ** 0.6
+    close = rounding**0.6
     same_loss = math.isclose(float(turn.loss), loss, rel_tol=close, abs_tol=close) or not math.isfinite(loss)
-    moved_apart = float((turn.tensors()[0] - after).norm()) > 0.1 * float((after - before).norm())
+    moved_apart = float((turn.tensors()[0] - after).norm()) > max(0.1, 5 * close) * float((after - before).norm())
     if same_loss and not moved_apart:
         return None
     return "the recorded step gives other numbers: do the cost or the networks draw their own or keep a state?"

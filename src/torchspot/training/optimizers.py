@@ -1,6 +1,6 @@
 """Optimisers as pure updates of one flat vector, so that they stack, capture and save like any tensor."""
 
-__all__ = ["Adam", "FlatParameters", "OptimisticAdam", "Optimizer", "as_views"]
+__all__ = ["Adam", "FlatParameters", "OptimisticAdam", "Optimizer", "RMSprop", "as_views"]
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +14,8 @@ from torchspot.errors import InvalidArgument
 from torchspot.training.schedules import Constant, Schedule
 
 Vector = Float[Tensor, " parameters"]
+
+_ALIGNED, _KERNEL_DIMS = 64, 4
 
 
 class FlatParameters:
@@ -29,16 +31,39 @@ class FlatParameters:
     def gradient(self, loss: Float[Tensor, ""]) -> Vector:
         """∂loss / ∂vector; zero where the loss does not see a parameter."""
         parts = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts])
+        return _joined(parts, self.parameters)
 
 
 def as_views(parameters: Sequence[nn.Parameter]) -> Vector:
-    """A vector with the values of all parameters, which become views of it."""
-    vector = torch.cat([p.detach().reshape(-1) for p in parameters])
-    parts = torch.split(vector, [p.numel() for p in parameters])
-    for p, part in zip(parameters, parts, strict=True):
-        p.data = part.view_as(p)
+    """A vector with the values of all parameters, which become views of it.
+
+    Kernels of convolutions begin at multiples of 64 numbers, as fast convolutions on a GPU read many at once; what
+    lies between stays 0.
+    """
+    vector = _joined([p.detach() for p in parameters], parameters)
+    start = 0
+    for p, gap in zip(parameters, _gaps(parameters), strict=True):
+        start += gap
+        p.data = vector[start : start + p.numel()].view_as(p)
+        start += p.numel()
     return vector
+
+
+def _joined(values: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> Vector:
+    """All values in one row, with gaps before some."""
+    parts: list[Tensor] = []
+    for value, gap in zip(values, _gaps(parameters), strict=True):
+        parts += [value.new_zeros(gap), value.reshape(-1)] if gap else [value.reshape(-1)]
+    return torch.cat(parts)
+
+
+def _gaps(parameters: Sequence[nn.Parameter]) -> list[int]:
+    """Numbers to leave free before each parameter."""
+    gaps, start = [], 0
+    for p in parameters:
+        gaps.append(-start % _ALIGNED if p.ndim >= _KERNEL_DIMS else 0)
+        start += gaps[-1] + p.numel()
+    return gaps
 
 
 class Optimizer(Protocol):
@@ -108,6 +133,33 @@ class OptimisticAdam:
         previous = memory["previous"]
         vector.addcmul_(previous.sub_(d, alpha=2), rate)
         previous.copy_(d)
+
+
+@dataclass(frozen=True)
+class RMSprop:
+    """x ← x − rate · g / (√v + ε), v the running mean of g². The first of Adam's two decays is not used.
+
+    Reference: lecture 6 of "Neural Networks for Machine Learning", G. Hinton, 2012.
+    """
+
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.0, 0.99)
+    schedule: Schedule = field(default_factory=Constant)
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check_rate(self.learning_rate)
+
+    def init(self, vector: Vector) -> dict[str, Tensor]:
+        return {"square": torch.zeros_like(vector)}
+
+    def numbers(self, t: Float[Tensor, " steps"], progress: Float[Tensor, " steps"]) -> Float[Tensor, "steps numbers"]:
+        return (self.learning_rate * self.schedule(progress))[:, None]
+
+    def move(self, vector: Vector, gradient: Vector, memory: dict[str, Tensor], numbers: Float[Tensor, " n"]) -> None:
+        beta = self.betas[1]
+        v = memory["square"].mul_(beta).addcmul_(gradient, gradient, value=1 - beta)
+        vector.addcmul_(gradient / v.sqrt().add_(self.epsilon), numbers[0], value=-1)
 
 
 def _adam_numbers(

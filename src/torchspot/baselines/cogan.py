@@ -1,0 +1,139 @@
+"""CoGAN: pairs of pictures by sharing layers, without a cost."""
+
+__all__ = ["CoGAN"]
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
+
+from torchspot import costs, latents
+from torchspot.data.sources import as_sampler
+from torchspot.errors import InvalidArgument
+from torchspot.networks.generators import InDataUnits, Shapes, Units
+from torchspot.networks.tied import tied, tied_critics
+from torchspot.objectives.adversarial import Adversarial, Logistic
+from torchspot.plans import PushforwardPlan
+from torchspot.random import Key, generator
+from torchspot.training.callbacks import Divergence, History
+from torchspot.training.engine import choose_engine
+from torchspot.training.loop import Training, train
+from torchspot.training.optimizers import Adam, Optimizer
+from torchspot.training.players import Draw, Player, Stream, nothing
+from torchspot.types import Callback, Cost, Engine, Sampler, Samples
+
+Builder = Callable[[Shapes, torch.Generator], nn.Module]
+
+_LATENT, _PROBE = 100, 1024
+
+
+class CoGAN(BaseEstimator):
+    """Two generators that share their first layers, two critics that share their last; nothing else couples them.
+
+    Args:
+        cost: by which the plan is judged; training does not see it.
+        generator: builder of the generators.
+        critics: builder of the critics.
+        adversarial: what critics are asked.
+        optimizer: of both players.
+        averaging: decay of the average of the generator that becomes the plan; 0 takes the last iterate.
+        steps: of both players.
+        batch_size: samples of each marginal a step.
+        seed: of everything random.
+        engine: where and how to train; if None, `Captured()` on a GPU and `Eager()` without one.
+        callbacks: called at logged steps.
+
+    After `fit`: `plan_`, `critics_` and `history_`.
+
+    Reference: "Coupled Generative Adversarial Networks", M.-Y. Liu and O. Tuzel, 2016.
+    """
+
+    def __init__(
+        self,
+        *,
+        cost: Cost = costs.contour,
+        generator: Builder = tied(),  # noqa: B008
+        critics: Builder = tied_critics(),  # noqa: B008
+        adversarial: Adversarial = Logistic(),  # noqa: B008
+        optimizer: Optimizer = Adam(2e-4, (0.5, 0.999)),  # noqa: B008
+        averaging: float = 0.0,
+        steps: int = 20_000,
+        batch_size: int = 64,
+        seed: int = 0,
+        engine: Engine | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.cost = cost
+        self.generator = generator
+        self.critics = critics
+        self.adversarial = adversarial
+        self.optimizer = optimizer
+        self.averaging = averaging
+        self.steps = steps
+        self.batch_size = batch_size
+        self.seed = seed
+        self.engine = engine
+        self.callbacks = callbacks
+
+    def fit(self, *sources: Any) -> "CoGAN":
+        """Learns from two or more sets of pictures of one size; anything `torchspot.data.as_sampler` takes."""
+        if len(sources) < 2:
+            raise InvalidArgument(f"CoGAN needs at least two sets of pictures, and got {len(sources)}.")
+        engine = choose_engine() if self.engine is None else self.engine
+        opened = [as_sampler(source, name=f"data set {k + 1}") for k, source in enumerate(sources)]
+        probe = (s.draw(_PROBE, generator(Key(self.seed, "probe"), s.device)).double().cpu() for s in opened)
+        units = Units.spanning(tuple(probe), engine.dtype)
+        shapes = Shapes(_LATENT, tuple(s.shape for s in opened))
+        made = InDataUnits(self.generator(shapes, generator(Key(self.seed, "generator weights"))), units)
+        critics = self.critics(shapes, generator(Key(self.seed, "critic weights"))).to(engine.device, engine.dtype)
+        made = made.to(engine.device, engine.dtype)
+        samplers = [s.to(engine.device, engine.dtype) if hasattr(s, "to") else s for s in opened]
+        training = Training(self._players(made, critics, samplers, engine), self.steps)
+        history = History()
+        callbacks = (Divergence(), *self.callbacks, history)
+        train(training, engine=engine, callbacks=callbacks, log_every=max(1, min(100, self.steps // 20)))
+        self.history_ = history.records
+        network: Any = training.averaged("generator")[0]
+        facts = {
+            "steps": training.step,
+            "seed": int(self.seed),
+            "engine": "; ".join(sorted(set(training.ran.values()))),
+        }
+        self.critics_ = critics
+        self.plan_ = PushforwardPlan(network.eval(), latents.normal(_LATENT), self.cost, (), facts)
+        return self
+
+    def sample(self, n: int, seed: int | None = None) -> Samples:
+        """n tuples of pictures."""
+        return self.plan_.sample(n, seed)
+
+    def _players(
+        self, made: InDataUnits, critics: nn.Module, samplers: Sequence[Sampler], engine: Engine
+    ) -> list[Player]:
+        def critic_loss(batch: tuple[Tensor, ...]) -> Tensor:
+            z, *xs = batch
+            with torch.no_grad():
+                fake = made.standardised(z)
+            pairs = zip(made.units.from_data(tuple(xs)), fake, strict=True)
+            both = torch.stack(critics(tuple(torch.cat(pair) for pair in pairs)))
+            real, false = both.view(len(both), 2, -1).unbind(1)
+            return self.adversarial.critic_loss(real, false).sum()
+
+        def generator_loss(batch: tuple[Tensor, ...]) -> Tensor:
+            return self.adversarial.pull(torch.stack(critics(made.standardised(batch[0])))).sum()
+
+        noise = Stream(latents.normal(_LATENT), self.batch_size, engine.dtype)
+        data = [Stream(sampler, self.batch_size, engine.dtype) for sampler in samplers]
+
+        def draw(role: str, *streams: Stream) -> Draw:
+            return Draw(Key(self.seed, role), *streams, device=engine.device)
+
+        after = getattr(critics, "after_step", nothing)
+        return [
+            Player("critics", (critics,), self.optimizer, draw("critics", noise, *data), critic_loss, after_step=after),
+            Player(
+                "generator", (made,), self.optimizer, draw("generator", noise), generator_loss, averaging=self.averaging
+            ),
+        ]
