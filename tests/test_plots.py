@@ -7,7 +7,7 @@ from PIL import Image
 
 from torchspot.errors import InvalidArgument
 from torchspot.evaluation import Audit, Certificate, MarginalAudit
-from torchspot.plots import plot_barycenter, plot_convergence, plot_density, plot_evaluation, plot_pairs
+from torchspot.plots import plot_barycenter, plot_convergence, plot_density, plot_evaluation, plot_pairs, plot_sheet
 from torchspot.types import Estimate, Reading
 
 
@@ -65,3 +65,16 @@ def test_evaluation(tmp_path):
     blue = (np.abs(colours - np.array([31, 119, 180])).max(1) < 10).sum()
     assert blue > 300
     assert plot_evaluation(judged, tmp_path / "b.png").exists()
+
+
+def test_sheet_shows_pairs_in_order_and_real_pictures_beside(tmp_path):
+    x, y = torch.zeros(10, 1, 8, 8), torch.zeros(10, 3, 8, 8)
+    x[0] = 1
+    y[9, 0] = 1
+    with Image.open(plot_sheet((x, y), tmp_path / "new" / "sheet.png", data=(x, y), columns=4)) as image:
+        pixels = np.asarray(image)
+    assert pixels.shape == (3 * 10, 4 * 18 + 6 + 2 * 10 + 6 + 2 * 10, 3)
+    assert pixels[4, 4].tolist() == [255, 255, 255] and pixels[4, 12].tolist() == [0, 0, 0]
+    assert pixels[24, 18 + 12].tolist() == [255, 0, 0]
+    with pytest.raises(InvalidArgument, match="batches of pictures"):
+        plot_sheet((torch.zeros(3, 2),), tmp_path / "sheet.png")

@@ -1,10 +1,22 @@
 """Pictures of plans and of runs."""
 
-__all__ = ["plot_barycenter", "plot_convergence", "plot_density", "plot_evaluation", "plot_pairs", "plot_sheet"]
+__all__ = [
+    "SampleSheet",
+    "plot_barycenter",
+    "plot_convergence",
+    "plot_density",
+    "plot_evaluation",
+    "plot_pairs",
+    "plot_sheet",
+    "to_bytes",
+    "unit_range",
+]
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +29,7 @@ from torch.nn import functional
 from torchspot import storage
 from torchspot.errors import InvalidArgument
 from torchspot.evaluation import Audit, Certificate
+from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.types import Reading, Record, Samples
 
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
@@ -83,7 +96,9 @@ def plot_sheet(samples: Samples, file: str | Path, *, data: Samples = (), column
     """
     if not samples or any(x.ndim != 4 for x in (*samples, *data)):
         raise InvalidArgument("plot_sheet needs batches of pictures, as plan.sample(n) gives them for pictures.")
-    blocks = [_tiled(samples, columns), *(_tiled((x,), max(1, columns // 2)) for x in data)]
+    rows = -(-len(samples[0]) // columns)
+    beside = max(1, columns // 2)
+    blocks = [_tiled(samples, columns), *(_tiled((x[: rows * beside],), beside) for x in data)]
     height = max(block.shape[0] for block in blocks)
     gap = 6
     padded = [np.pad(b, ((0, height - b.shape[0]), (0, gap), (0, 0)), constant_values=255) for b in blocks]
@@ -105,6 +120,33 @@ def _tiled(samples: Samples, columns: int) -> np.ndarray:
     filled = np.pad(tuples, ((0, -len(tuples) % columns), (0, 0), (0, 0), (0, 0)), constant_values=255)
     rows = [np.concatenate(list(row), axis=2) for row in np.split(filled, len(filled) // columns)]
     return np.concatenate(rows, axis=1).transpose(1, 2, 0)
+
+
+def unit_range(plan: PushforwardPlan | PooledPlan, samples: Samples) -> Samples:
+    """Pictures of a plan with the range of the data it learned from brought to [0, 1]."""
+    first = plan.plans[0] if isinstance(plan, PooledPlan) else plan
+    return tuple((u + 1) / 2 for u in first.generator.units.from_data(samples))
+
+
+class SampleSheet:
+    """A callback that writes a contact sheet of the plan as it stands, every so many seconds and at the end."""
+
+    def __init__(self, file: str | Path, *, every_seconds: float = 30.0, pairs: int = 32) -> None:
+        self.file, self.every_seconds, self.pairs = Path(file), every_seconds, pairs
+        self._run: Any = None
+        self._last = -math.inf
+
+    def begin(self, run: Any) -> None:
+        """Before the first step."""
+        self._run = run
+
+    def __call__(self, training: Any, record: Record) -> None:
+        ended = training.step >= training.steps or training.stop_reason is not None
+        if not ended and 0 <= training.seconds - self._last < self.every_seconds:
+            return
+        self._last = training.seconds
+        plan = self._run.plan()
+        plot_sheet(unit_range(plan, plan.sample(self.pairs, seed=0)), self.file)
 
 
 def to_bytes(x: Tensor) -> Tensor:

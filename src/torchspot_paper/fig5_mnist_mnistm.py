@@ -24,7 +24,6 @@ from torchspot_paper.pictures import (
     engine_for_pictures,
     judged,
     mnist_task,
-    plain_engine,
     spot_of_pictures,
     steepest,
     write_sheet,
@@ -32,7 +31,7 @@ from torchspot_paper.pictures import (
 from torchspot_paper.recipe import Call, Outcome, Rows
 
 EXPERIMENT = "fig5"
-STEPS, LITERAL_STEPS = 20_000, 10_000
+STEPS, LITERAL_STEPS = 20_000, 3_000
 LITERAL_SIZE = 64
 """The appendix' networks of section 5.3 make pictures of 64 × 64."""
 
@@ -87,12 +86,12 @@ def draw(rows: Rows, file: Path) -> None:
 
 
 def _spot(call: Call, setting: Setting, task: Task) -> SPOT | CoGAN:
-    engine = plain_engine(call) if setting.preset == "float32" else None
+    engine = call.engine() if setting.preset == "float32" else None
     return spot_of_pictures(call, task, seed=setting.seed, steps=STEPS, engine=engine)
 
 
 def _cogan(call: Call, setting: Setting, task: Task) -> SPOT | CoGAN:
-    own: dict[str, Any] = {"batch_size": 128}
+    own: dict[str, Any] = {"batch_size": 64}
     if setting.preset == "ours":
         ours = presets.pictures()
         own |= {

@@ -7,7 +7,6 @@ __all__ = [
     "judged",
     "mnist_task",
     "monet_task",
-    "plain_engine",
     "shoes_task",
     "spot_of_pictures",
     "steepest",
@@ -42,7 +41,7 @@ from torchspot.evaluation.images import (
 from torchspot.networks.augmentation import Augmentation
 from torchspot.plans import PushforwardPlan
 from torchspot.plots import plot_sheet
-from torchspot.training.engine import Captured, Eager, choose_device
+from torchspot.training.engine import choose_device, choose_engine
 from torchspot.types import Cost, Engine, Samples
 from torchspot_paper import datasets
 from torchspot_paper.classifiers import classifier_of
@@ -153,14 +152,7 @@ def steepest(estimator: SPOT | CoGAN) -> dict[str, float]:
 
 def engine_for_pictures(call: Call) -> Engine:
     """The shipped path: on a GPU captured, convolutions in bfloat16."""
-    device = choose_device(call.device)
-    return Captured(str(device), autocast=torch.bfloat16) if device.type == "cuda" else Eager(str(device))
-
-
-def plain_engine(call: Call) -> Engine:
-    """The same in float32 throughout."""
-    device = choose_device(call.device)
-    return Captured(str(device)) if device.type == "cuda" else Eager(str(device))
+    return choose_engine(call.device, pictures=True)
 
 
 def judged(plan: PushforwardPlan | Resized, task: Task, call: Call) -> dict[str, float]:
@@ -199,7 +191,7 @@ def _looks(
     """Features of each marginal: of classifiers where there are labels, which then also say how well labels agree."""
     if task.labelled is None:
         return [random_features(c) for c in channels]
-    judges = [classifier_of(data, plain_engine(call), steps=60 if call.quick else 3000) for data in task.labelled]
+    judges = [classifier_of(data, call.engine(), steps=60 if call.quick else 3000) for data in task.labelled]
     networks = [judge.network for judge in judges]
     numbers["label_agreement"] = label_agreement(samples, networks)
     numbers |= {f"classifier_accuracy_{name}": judge.accuracy for name, judge in zip("xy", judges, strict=True)}

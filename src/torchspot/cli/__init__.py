@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,24 +18,24 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
-from torchspot import costs, plans, storage
+from torchspot import plans, storage
+from torchspot.cli.drawings import draw_density, draw_run
 from torchspot.cli.folders import claim, clear_demo
 from torchspot.cli.options import anchors_named, choice, cost_named
-from torchspot.cli.points import SAMPLE_TYPES, Grid, rows_of, writer
-from torchspot.cli.runs import load_plan, load_to_draw, load_to_move
+from torchspot.cli.pictures import check_folder_for_pictures, opened, write_pictures
+from torchspot.cli.points import GRID, SAMPLE_TYPES, Grid, rows_of, writer
+from torchspot.cli.runs import load_plan, load_to_draw, load_to_move, recorded_size
 from torchspot.cli.tables import result_table
-from torchspot.data import as_sampler
 from torchspot.data.points import all_rows
 from torchspot.errors import InvalidArgument, TorchspotError
 from torchspot.estimators import SPOT, EntropicSPOT, presets
 from torchspot.evaluation import Certificate, TooFewRows, audit, certify
 from torchspot.exact import MissingPOT
 from torchspot.plans import DensityPlan, PooledPlan, PushforwardPlan
-from torchspot.plots import plot_barycenter, plot_convergence, plot_density, plot_evaluation, plot_pairs
-from torchspot.random import Key, generator
+from torchspot.plots import SampleSheet, plot_evaluation, unit_range
 from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import Captured, Compiled, Eager, choose_engine
-from torchspot.types import Engine, Samples
+from torchspot.types import Engine
 
 app = typer.Typer(
     help="Large-scale optimal transport: learn a plan between data sets, draw pairs from it, judge it.",
@@ -57,7 +57,6 @@ _ENGINES: dict[str, Callable[[str], Engine]] = {
     "captured": Captured,
     "compiled": Compiled,
 }
-_PICTURED, _PICTURED_DATA, _GRID = 200, 3000, "100"
 
 
 @app.command()
@@ -69,8 +68,8 @@ def fit(
     cost: Annotated[
         str,
         typer.Option(
-            help="euclidean, squared_euclidean, cosine or p_norm:P, summed over pairs for three or more data sets; "
-            "or barycentric[:W,W,…]."
+            help="euclidean, squared_euclidean, cosine, p_norm:P or contour (of pictures), summed over pairs for three "
+            "or more data sets; or barycentric[:W,W,…]."
         ),
     ] = "euclidean",
     map_: Annotated[
@@ -83,6 +82,12 @@ def fit(
     epsilon: Annotated[
         float | None, typer.Option(help="Entropic plan with a density: ε > 0 in units of the cost, larger is smoother.")
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Bring the pictures of all folders to so many pixels in height and width.")
+    ] = None,
+    skip_corrupt: Annotated[
+        bool, typer.Option("--skip-corrupt", help="Leave out pictures that cannot be read, instead of stopping.")
+    ] = False,
     steps: Annotated[int | None, typer.Option(help="Generator steps; by default from the data's dimension.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples a step; by default from the data's dimension.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
@@ -97,6 +102,8 @@ def fit(
 
     Example: [bold]torchspot fit before.parquet after.parquet --cost squared_euclidean --out runs/cells[/bold]
 
+    Two folders of pictures: [bold]torchspot fit cats dogs --cost contour --size 64 --out runs/pets[/bold]
+
     Stopped by Ctrl-C or by anything else? The same command with [bold]--resume[/bold] goes on to the same result.
     """
     options = {
@@ -109,6 +116,8 @@ def fit(
         "seed": seed,
         "preset": preset,
         "replicas": replicas,
+        "size": size,
+        "skip_corrupt": skip_corrupt,
     }
     if epsilon is not None and not 0 < epsilon < math.inf:
         raise InvalidArgument(f"--epsilon must be above 0, and is {epsilon}. Leave it out for a plan without entropy.")
@@ -122,17 +131,22 @@ def fit(
         replicas=replicas,
         preset=choice("preset", preset, _PRESETS)(),
         seed=seed,
-        engine=choice("engine", engine, _ENGINES)(device),
-        callbacks=[Progress(console), Checkpoint(out, every_seconds=checkpoint_every)],
+        engine=None if (engine, device) == ("auto", "auto") else choice("engine", engine, _ENGINES)(device),
     )
     claim(out, options, resume)
-    _fit(spot, list(sources), out)
+    data, notes = opened(sources, size, skip_corrupt)
+    _say(notes)
+    watching = [] if any(isinstance(one, Path) for one in data) else [SampleSheet(out / "sheet.png")]
+    spot.set_params(callbacks=[Progress(console), *watching, Checkpoint(out, every_seconds=checkpoint_every)])
+    _fit(spot, data, out, paths=sources)
 
 
 @app.command()
 def sample(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or a plan file.")],
-    out: Annotated[Path, typer.Option(help=f"File for the samples: {SAMPLE_TYPES}.")],
+    out: Annotated[
+        Path, typer.Option(help=f"File for the samples: {SAMPLE_TYPES}; for pictures also a new folder (of PNG files).")
+    ],
     n: Annotated[int, typer.Option("-n", help="How many joint samples.")] = 1000,
     seed: Annotated[int | None, typer.Option(help="For the same samples again.")] = None,
 ) -> None:
@@ -140,8 +154,17 @@ def sample(
 
     Example: [bold]torchspot sample runs/cells -n 100000 --out pairs.parquet[/bold]
     """
+    plan = load_to_draw(run)
+    if plan.of_pictures and not out.suffix:
+        check_folder_for_pictures(out)
+        write_pictures(out, unit_range(plan, plan.sample(n, seed)))
+        console.print(
+            escape(f"{n} pairs of pictures are in {out}: those of one name in 1/, 2/, … belong together."),
+            soft_wrap=True,
+        )
+        return
     write = writer(out)
-    samples = load_to_draw(run).sample(n, seed)
+    samples = plan.sample(n, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     with storage.replacing(out) as temporary:
         write(temporary, samples, {})
@@ -164,8 +187,10 @@ def evaluate(
     Example: [bold]torchspot evaluate runs/cells before.parquet after.parquet[/bold]
     """
     plan = load_plan(run, sources)
-    judged = audit(plan, *sources)
-    certified = _certify(plan, sources, confidence) if certificate else None
+    data, notes = opened(sources, *recorded_size(run))
+    _say(notes)
+    judged = audit(plan, *data)
+    certified = _certify(plan, data, confidence) if certificate else None
     file = out or (run if run.is_dir() else run.parent) / "evaluation.json"
     spread = plan.spread() if isinstance(plan, PooledPlan) else None
     bounds = None if certified is None else certified.as_dict()
@@ -213,8 +238,7 @@ def transport(
     rows = {} if n == 1 else {"row": np.repeat(np.arange(len(given)), n)}
     with storage.replacing(out) as temporary:
         write(temporary, tuple(x if n == 1 else x.flatten(0, 1) for x in parts), rows, others)
-    for warning in said:
-        problems.print(escape(f"Note: {warning.message}"), soft_wrap=True)
+    _say([str(warning.message) for warning in said])
     console.print(escape(f"The partners of {len(given)} points are in {out}."), soft_wrap=True)
 
 
@@ -245,7 +269,7 @@ def density(
     write = writer(file)
     if at and grid:
         raise InvalidArgument("give either --grid or --at, not both.")
-    lines = None if at else Grid.over(plan, grid or _GRID)
+    lines = None if at else Grid.over(plan, grid or GRID)
     samples = rows_of(plan, at or []) if lines is None else lines.points(plan.shapes)
     with console.status(f"density of {len(samples[0])} points"):
         log_density = plan.log_density(*samples).cpu().numpy()
@@ -255,7 +279,7 @@ def density(
     if lines is not None:
         said += f"; the grid holds {np.exp(log_density).sum() * lines.cell:.4f} of the plan"
     if lines is not None and plan.shapes == ((1,), (1,)):
-        said += f", drawn in {_draw_density(plan, lines, log_density, file.with_suffix('.png'))}"
+        said += f", drawn in {draw_density(plan, lines, log_density, file.with_suffix('.png'))}"
     console.print(escape(f"{said}."), soft_wrap=True)
 
 
@@ -292,7 +316,19 @@ def main() -> None:
         sys.exit(1)
 
 
-def _fit(spot: SPOT | EntropicSPOT, sources: list[Any], out: Path, truth: float | None = None) -> None:
+def _say(notes: list[str]) -> None:
+    for note in notes:
+        problems.print(escape(f"Note: {note}"), soft_wrap=True)
+
+
+def _fit(
+    spot: SPOT | EntropicSPOT,
+    sources: list[Any],
+    out: Path,
+    *,
+    paths: Sequence[Path] = (),
+    truth: float | None = None,
+) -> None:
     """Fits in the folder, saves plan and pictures, and shows the result; on Ctrl-C says how to go on."""
     started = time.perf_counter()
     try:
@@ -305,26 +341,14 @@ def _fit(spot: SPOT | EntropicSPOT, sources: list[Any], out: Path, truth: float 
     seconds = time.perf_counter() - started
     plan = spot.plan_
     plan.save(out)
-    data = tuple(as_sampler(source).draw(_PICTURED_DATA, generator(Key(0, "picture"))) for source in sources)
-    plot_pairs(plan.sample(_PICTURED, seed=0), out / "pairs.png", data=data, title=f"Paired samples, cost {plan.cost}")
-    plot_convergence(spot.history_, out / "convergence.png", truth=truth)
-    files = "plan.safetensors, history.jsonl, pairs.png, convergence.png"
-    weights = costs.barycenter_weights(plan.cost, len(sources))
-    if weights is not None and len(sources) > 2 and "epsilon" not in plan.facts:
-        plot_barycenter(plan.sample(_PICTURED, seed=0), weights, out / "barycenter.png", data=data, title="Barycenter")
-        files += ", barycenter.png"
-    if plan.shapes == ((1,), (1,)) and isinstance(spot, EntropicSPOT):
-        grid = Grid.over(plan, _GRID)
-        log_density = plan.log_density(*grid.points(plan.shapes)).cpu().numpy()
-        _draw_density(plan, grid, log_density, out / "density.png", data)
-        files += ", density.png"
+    files = ["plan.safetensors", "history.jsonl", *draw_run(plan, spot.history_, sources, out, truth)]
     table = result_table(plan, audit(plan, *sources), truth)
     table.add_row("steps ran", escape(plan.facts["engine"]))
     table.add_row("time", f"{seconds:.0f} s")
-    table.add_row("files", escape(f"{out}/: {files}"))
+    table.add_row("files", escape(f"{out}/: {', '.join(files)}"))
     console.print(table)
-    if all(isinstance(source, Path) for source in sources):
-        again = shlex.join(["torchspot", "evaluate", str(out), *map(str, sources)])
+    if paths:
+        again = shlex.join(["torchspot", "evaluate", str(out), *map(str, paths)])
         of_what = "the optimal cost without entropy" if "epsilon" in plan.facts else "the true value"
         console.print(escape(f"An interval for {of_what}, and how right the plan is:\n  {again}"), soft_wrap=True)
     if "anchored" in plan.facts:
@@ -338,7 +362,7 @@ def _fit(spot: SPOT | EntropicSPOT, sources: list[Any], out: Path, truth: float 
         )
 
 
-def _certify(plan: PushforwardPlan | PooledPlan, sources: list[Path], confidence: float) -> Certificate | None:
+def _certify(plan: PushforwardPlan | PooledPlan, sources: list[Any], confidence: float) -> Certificate | None:
     """The certificate, with a line that says what is being done; None, and why, without POT or with too few rows."""
     with console.status("certificate") as status:
         try:
@@ -348,11 +372,3 @@ def _certify(plan: PushforwardPlan | PooledPlan, sources: list[Path], confidence
         except (MissingPOT, TooFewRows) as error:
             problems.print(escape(f"No certificate: {error}"), soft_wrap=True)
             return None
-
-
-def _draw_density(
-    plan: PushforwardPlan | PooledPlan, grid: Grid, log_density: np.ndarray, file: Path, data: Samples = ()
-) -> Path:
-    x, y = grid.lines
-    title = f"Density of the plan, cost {plan.cost}, ε = {plan.facts['epsilon']:g}"
-    return plot_density(x, y, np.exp(log_density).reshape(len(x), len(y)), file, data=data, title=title)

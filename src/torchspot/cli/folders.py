@@ -22,6 +22,7 @@ _RUN_FILES = {
     "density.png",
     "density.parquet",
     "barycenter.png",
+    "sheet.png",
 }
 
 

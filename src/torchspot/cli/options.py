@@ -20,6 +20,7 @@ def cost_named(text: str, marginals: int) -> Cost:
         "euclidean": costs.euclidean,
         "squared_euclidean": costs.squared_euclidean,
         "cosine": costs.cosine,
+        "contour": costs.contour,
     }
     if name == "p_norm":
         named[text] = costs.p_norm(_number(argument, "p_norm"))

@@ -1,6 +1,6 @@
 """Points as files and files as points: samples, grids, rows."""
 
-__all__ = ["SAMPLE_TYPES", "Grid", "rows_of", "writer"]
+__all__ = ["GRID", "SAMPLE_TYPES", "Grid", "rows_of", "writer"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,6 +22,8 @@ from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.types import Samples
 
 SAMPLE_TYPES = ".npz, .parquet or .csv"
+GRID = "100"
+"""Points along each coordinate, where no grid is given."""
 _LARGEST, _SEEN = 10_000_000, 3000
 
 
@@ -88,7 +90,8 @@ def rows_of(plan: PushforwardPlan | PooledPlan, files: list[Path]) -> Samples:
 
 def writer(file: Path) -> Callable[..., None]:
     """What writes samples, columns beside them, and if need be the numbers of their marginals, into such a file."""
-    return choice("type of file", file.suffix, {".npz": _write_npz, ".parquet": _write_parquet, ".csv": _write_csv})
+    types = {".npz": _write_npz, ".parquet": _write_parquet, ".csv": _write_csv}
+    return choice("type of file", file.suffix, types, more="; pictures of a plan of pictures, a folder")
 
 
 def _named(samples: Samples, numbers: Sequence[int] | None) -> dict[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """Runs as commands find them: the plan in a folder, with the data it starts from where it needs some."""
 
-__all__ = ["load_plan", "load_to_draw", "load_to_move"]
+__all__ = ["load_plan", "load_to_draw", "load_to_move", "recorded_size"]
 
 import json
 from pathlib import Path
@@ -33,6 +33,16 @@ def load_to_draw(run: Path) -> PushforwardPlan | PooledPlan:
             "Move points of your own instead: torchspot transport RUN points.parquet --out moved.parquet."
         )
     return load_plan(run, recorded)
+
+
+def recorded_size(run: Path) -> tuple[int | None, bool]:
+    """The size that a run brought pictures to, and whether it left out those that cannot be read."""
+    record = (run if run.is_dir() else run.parent) / RECORD
+    try:
+        options = json.loads(record.read_text()) if record.exists() else {}
+        return options.get("size"), bool(options.get("skip_corrupt"))
+    except (ValueError, AttributeError) as error:
+        raise InvalidArgument(f"{record} is damaged: it does not say what the run was fitted with.") from error
 
 
 def _recorded(record: Path) -> list[Path]:

@@ -43,8 +43,8 @@ def result_table(
         table.add_row("entropic weight ε", f"{facts['epsilon']:g}")
     if facts.get("eta"):
         weights = ", ".join(f"{eta:.3g}" if eta else "0 (exact)" for eta in facts["eta"])
-        what = "slopes" if "epsilon" in facts else "Lipschitz constant"
-        table.add_row("marginal weights η", f"{weights}  ({what} {facts['lipschitz_source']})")
+        what = "slopes " if "epsilon" in facts else "" if facts.get("critics") == "logistic" else "Lipschitz constant "
+        table.add_row("marginal weights η", f"{weights}  ({what}{facts['lipschitz_source']})")
     return table
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from torchspot.data.arrays import Rows
 from torchspot.data.distributions import CallableSampler, DistributionSampler
-from torchspot.data.images import image_files, read_images
+from torchspot.data.images import PictureFolder, image_files, read_images
 from torchspot.data.loaders import Items, IterableSampler
 from torchspot.data.parquet import spooled, table_columns
 from torchspot.errors import CorruptFile, InvalidArgument
@@ -55,6 +55,8 @@ def rows_in(source: Any, name: str) -> tuple[np.ndarray | Tensor | Items, float]
             return source, 1.0
         case str() | Path():
             return _open(Path(source), name)
+        case PictureFolder():
+            return source.read(), 1 / 255
         case pa.Table():
             return table_columns(source, name), 1.0
         case _ if hasattr(source, "to_numpy") and hasattr(source, "columns"):

@@ -103,6 +103,10 @@ class EntropicSPOT(PushforwardEstimator):
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
         epsilon = _check_epsilon(self.epsilon)
+        if preset.adversarial.scale_free:
+            raise InvalidArgument(
+                "EntropicSPOT needs critics that measure W1: give a preset with adversarial=Wasserstein()."
+            )
         dim = sum(map(math.prod, problem.shapes))
         if dim > _LARGEST:
             raise InvalidArgument(

@@ -59,6 +59,10 @@ class Bursts:
     every: int = 500
     """And every so many."""
 
+    def __post_init__(self) -> None:
+        if min(self.usual, self.more, self.every) < 1 or self.first < 0:
+            raise InvalidArgument(f"critic_steps must be at least 1, and their bursts are {self}.")
+
     def __call__(self, step: int) -> int:
         return self.more if step < self.first or step % self.every == 0 else self.usual
 
@@ -241,7 +245,7 @@ def pictures(learning_rate: float = 3e-4) -> Preset:
         width=32,
         generator_depth=2,
         rise=0.0,
-        batch_size=128,
+        batch_size=64,
         steps=20_000,
     )
 

@@ -22,7 +22,7 @@ from torchspot.random import Key, generator
 from torchspot.types import Cost, Engine, Sampler, Samples, Shape
 
 _PROBE, _PROBE_A_NUMBER, _LARGEST_PROBE, _PROBE_NUMBERS = 16_384, 2048, 65_536, 1 << 25
-_JUDGES, _JUDGED_PICTURES = 2048, 512
+_JUDGES, _JUDGED_PICTURES = 2048, 256
 _PROJECTIONS = 32
 
 

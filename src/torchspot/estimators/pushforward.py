@@ -167,6 +167,8 @@ def _prepare(
     engine = choose_engine() if estimator.engine is None else estimator.engine
     standardise = estimator.preset is None or estimator.preset.standardise
     problem = pose(sources, weights, seed=estimator.seed, engine=engine, standardise=standardise)
+    if estimator.engine is None:
+        engine = choose_engine(pictures=are_pictures(problem.shapes))
     preset = estimator._default_preset(problem) if estimator.preset is None else estimator.preset
     problem.check_cost(estimator.cost)
     sizes = _sizes(estimator, preset, problem)

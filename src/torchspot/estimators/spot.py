@@ -3,11 +3,13 @@
 __all__ = ["SPOT"]
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from torchspot import costs, latents
+from torchspot.data.arrays import Rows
 from torchspot.errors import InvalidArgument
 from torchspot.estimators import presets
 from torchspot.estimators.anchoring import anchored_networks, bound, conditional_plan, widths
@@ -16,6 +18,7 @@ from torchspot.estimators.presets import Preset, Sizes
 from torchspot.estimators.problem import Problem
 from torchspot.estimators.pushforward import Game, PushforwardEstimator
 from torchspot.latents import Anchored, AnchoredDraws, Latent
+from torchspot.networks.augmentation import Augmentation
 from torchspot.networks.convolutional import are_pictures, pictures
 from torchspot.networks.generators import around_affine, separate
 from torchspot.networks.lipschitz import Free
@@ -24,11 +27,13 @@ from torchspot.objectives.transport import CONDITIONAL_SLACK, MAP_SLACK, SLACK, 
 from torchspot.plans.conditional import as_arrays
 from torchspot.types import Callback, Cost, Engine
 
-_LATENT_OF_IMAGES = 100
+_LATENT_OF_IMAGES, _FEW_PICTURES = 100, 10_000
 
 
 class SPOT(PushforwardEstimator):
     """Learns a plan that moves samples between data sets at the least expected cost (eq:finalvariant).
+
+    Samples are vectors, or pictures (channels, height, width), which get convolutional networks and another recipe.
 
     Args:
         cost: function of one batch of each marginal that gives one number a row, differentiable.
@@ -43,7 +48,7 @@ class SPOT(PushforwardEstimator):
         batch_size: samples a step; by default from the data's dimension.
         replicas: so many independent runs (weights, mini-batches and noise of their own), computed together.
         preset: how to train; `presets.default()` if None, for anchored plans `presets.anchored()`, with noise
-            `presets.conditional()`.
+            `presets.conditional()`, for pictures `presets.pictures()`.
         seed: of everything random.
         engine: where and how to train; if None, `Captured()` on a GPU and `Eager()` without one.
         callbacks: called at logged steps.
@@ -106,7 +111,7 @@ class SPOT(PushforwardEstimator):
 
     def _default_preset(self, problem: Problem) -> Preset:
         if not isinstance(self.latent, Anchored):
-            return presets.pictures() if are_pictures(problem.shapes) else presets.default()
+            return _for_pictures(problem) if are_pictures(problem.shapes) else presets.default()
         return presets.conditional() if bound(self.latent, problem).noise_dim else presets.anchored()
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
@@ -131,7 +136,11 @@ class SPOT(PushforwardEstimator):
         if weights is None:
             plan = None if near is None else problem.coupled(near)
             weights = marginal_weights(self.cost, problem.probe, plan=plan, slack=slack)
-        facts = {"critics": "free"} if self.critics is None and isinstance(preset.control, Free) else {}
+        facts: dict[str, Any] = {}
+        if preset.adversarial.scale_free:
+            facts = {"critics": "logistic"}
+        elif self.critics is None and isinstance(preset.control, Free):
+            facts = {"critics": "free"}
         if isinstance(latent, AnchoredDraws):
             kind = latent.kind
             held = tuple(k for k in range(len(problem.shapes)) if (k,) != kind.at)
@@ -147,6 +156,12 @@ class SPOT(PushforwardEstimator):
             )
         builder = _networks(preset, start, sizes.width, problem) if self.generator is None else self.generator
         return Game(latent, weights, builder, augmentation=preset.augmentation, facts=facts)
+
+
+def _for_pictures(problem: Problem) -> Preset:
+    """The recipe for pictures; where there are few, critics see them changed."""
+    few = any(isinstance(s, Rows) and len(s) < _FEW_PICTURES for s in problem.samplers)
+    return replace(presets.pictures(), augmentation=Augmentation(mirror=False)) if few else presets.pictures()
 
 
 def _default_latent(problem: Problem) -> Latent:

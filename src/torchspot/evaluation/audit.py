@@ -25,12 +25,13 @@ from torchspot.discrepancies import (
 )
 from torchspot.evaluation.data import Opened, opened
 from torchspot.exact import matched
+from torchspot.networks.convolutional import are_pictures
 from torchspot.random import Key
 from torchspot.types import Estimate, Plan, Reading
 
 Points = Float[Tensor, "batch dim"]
 
-_MOST, _ENERGY_MOST, _W1_MOST = 20_000, 2048, 512
+_MOST, _PICTURES_MOST, _ENERGY_MOST, _W1_MOST = 20_000, 2048, 2048, 512
 _REPEATS, _ENERGY_REPEATS, _PROJECTIONS, _WHOLE = 20, 40, 64, 256
 _CLEAR = 5.0
 """So many deviations above its floor a discrepancy is no accident."""
@@ -140,7 +141,8 @@ def audit_of(plan: Plan, data: Sequence[Opened], seed: int) -> Audit:
     """The same of data that is open already."""
     marginals = []
     for k, one in enumerate(data):
-        real, held_out = one.unseen(_MOST, Key(seed, f"audit {k}"))
+        most = _PICTURES_MOST if are_pictures([one.sampler.shape]) else _MOST
+        real, held_out = one.unseen(most, Key(seed, f"audit {k}"))
         generated = _made(plan, k, len(real) + _W1_MOST, seed).double().cpu().flatten(1)
         marginals.append(_judge(generated, real.flatten(1), held_out, seed))
     return Audit(plan.expected_cost(), tuple(marginals))

@@ -285,7 +285,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 def _objective(plan: Plan, data: Sequence[Opened], seed: int) -> float | None:
     eta = _facts(plan).get("eta")
-    if not eta or "epsilon" in _facts(plan) or _facts(plan).get("critics") == "free":
+    if not eta or "epsilon" in _facts(plan) or _facts(plan).get("critics") in ("free", "logistic"):
         return None
     judged = audit_of(plan, data, seed)
     gaps = (max(0.0, marginal.w1_estimate.value) for marginal in judged.marginals)

@@ -132,7 +132,7 @@ def colour_spread(pictures: Pictures) -> float:
     return float(pictures.double().mean((2, 3)).var(0).sum().sqrt())
 
 
-def random_features(channels: int, *, seed: int = 0, width: int = 64) -> Callable[[Pictures], Features]:
+def random_features(channels: int, *, seed: int = 0, width: int = 32) -> Callable[[Pictures], Features]:
     """Features of pictures from three convolutions with fixed random weights, averaged over quarters of the picture.
 
     For pictures without labels. They see colours, edges and textures in place, and nothing of what is shown: compare
@@ -143,10 +143,10 @@ def random_features(channels: int, *, seed: int = 0, width: int = 64) -> Callabl
         layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
     network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
     normal_weights(network, torch.Generator().manual_seed(seed))
+    network.requires_grad_(False)
     for layer in layers[::2]:
         assert isinstance(layer, nn.Conv2d)
-        layer.weight.data *= math.sqrt(2 / layer.weight[0].numel()) / float(layer.weight.std())
-    network.requires_grad_(False)
+        layer.weight *= math.sqrt(2 / layer.weight[0].numel()) / float(layer.weight.std())
 
     def features(x: Pictures) -> Features:
         return _mapped(network.to(x.device), x.float() * 2 - 1)

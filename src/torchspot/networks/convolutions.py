@@ -67,6 +67,11 @@ class Window:
         ]
         return functional.conv_transpose2d(y, kernel, None, self.stride, self.padding, missing)
 
+    def seen(self, y: Maps, x: Maps) -> Kernel:
+        """∂⟨y, convolution of x⟩ / ∂kernel, of one picture: for each entry, what it multiplies, weighed by y."""
+        windows = functional.unfold(x, self.kernel, padding=self.padding, stride=self.stride)[0]
+        return (y[0].flatten(1) @ windows.mT).view(self.kernel_shape)
+
 
 class Convolution(nn.Module, ABC):
     """A convolution under a control."""
@@ -147,32 +152,34 @@ class KernelNormConvolution(Convolution):
 
 
 class OperatorNormConvolution(Convolution):
-    """A kernel that after each step is divided by the largest singular value of the convolution itself.
+    """The kernel over the largest singular value of the convolution itself, followed by power iteration on pictures.
 
-    That value is followed by one power iteration a step, on pictures.
+    The gradient sees the division. Kernels divided after each step instead, as orthogonal ones are, would be pushed
+    along their steepest direction again and again, all others shrinking with each division.
     """
 
     u: Tensor
     v: Tensor
+    slope: Tensor
 
     def __init__(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> None:
         super().__init__(window, rng, bias=bias)
         self.register_buffer("u", _unit(torch.randn(1, window.outputs, *window.out_size, generator=rng)))
         self.register_buffer("v", _unit(torch.randn(1, window.inputs, *window.size, generator=rng)))
+        self.register_buffer("slope", torch.zeros(window.kernel_shape))
         for _ in range(_WARM_UP):
             self.iterate()
 
     def effective_kernel(self) -> Kernel:
-        return self.weight
+        """W / σ, where σ = ⟨u, Wv⟩ is linear in W: ∂σ / ∂W is kept, and no pass costs a convolution more."""
+        return self.weight / (self.slope * self.weight).sum()
 
     @torch.no_grad()
     def iterate(self) -> None:
-        """v ← Wᵀu / ‖Wᵀu‖, u ← Wv / ‖Wv‖, W ← W / ‖Wv‖, W the convolution."""
+        """v ← Wᵀu / ‖Wᵀu‖, u ← Wv / ‖Wv‖, W the convolution; and ∂⟨u, Wv⟩ / ∂W."""
         self.v.copy_(_unit(self.window.back(self.u, self.weight)))
-        followed = self.window.over(self.v, self.weight)
-        norm = followed.norm().clamp(min=_TINY)
-        self.u.copy_(followed / norm)
-        self.weight.copy_(self.weight / norm)
+        self.u.copy_(_unit(self.window.over(self.v, self.weight)))
+        self.slope.copy_(self.window.seen(self.u, self.v))
 
 
 def convolved_norm(kernel: Kernel, window: Window) -> float:

@@ -139,10 +139,7 @@ class SpectralNorm:
 
 @dataclass(frozen=True)
 class OperatorNorm:
-    """Spectral norm that holds for convolutions: power iteration runs on pictures, not on kernels.
-
-    Kernels are divided after each step rather than in each pass, which is what makes it cheap.
-    """
+    """Spectral norm that holds for convolutions: power iteration runs on pictures, not on kernels."""
 
     def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
         return _SpectralLinear(inputs, outputs, rng)
@@ -157,7 +154,7 @@ class OperatorNorm:
         return leaky()
 
     def after_step(self, layers: Sequence[Any]) -> None:
-        """One power iteration of each, and the division."""
+        """One power iteration, so that the next pass divides by an up-to-date singular value."""
         for layer in layers:
             layer.iterate()
 

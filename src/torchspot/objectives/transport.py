@@ -197,7 +197,7 @@ def unpaired_weights(cost: Cost, xs: Samples) -> MarginalWeights:
             f"the mean cost of unpaired samples came out as {mean}. Give the weights of the marginals yourself: "
             "SPOT(marginal_weight=…)."
         )
-    return MarginalWeights((_UNPAIRED * mean,) * len(xs), None, "mean cost of unpaired samples")
+    return MarginalWeights((_UNPAIRED * mean,) * len(xs), None, "twice the mean cost of unpaired samples")
 
 
 def _matched(cost: Cost, xs: Samples) -> Samples:

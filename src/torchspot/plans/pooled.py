@@ -17,10 +17,12 @@ from torchspot.data.arrays import HeldOut
 from torchspot.errors import InvalidArgument
 from torchspot.plans.conditional import ConditionalPlan, Partners, as_partners
 from torchspot.plans.density import DensityPlan, entropy_of
-from torchspot.plans.pushforward import NO_MAP, PushforwardPlan
+from torchspot.plans.pushforward import COSTED, NO_MAP, PICTURES_COSTED, PushforwardPlan
 from torchspot.plans.saving import save
 from torchspot.random import Key, fresh_seed, generator
 from torchspot.types import Cost, Estimate, Samples, Values
+
+_SPREAD = 20_000
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,21 @@ class PooledPlan:
         """n samples of marginal k alone, by which it is judged."""
         return self._mixed(n, seed, lambda plan, count, s: (plan.made(k, count, s),))[0]
 
-    def expected_cost(self, n: int = 100_000, seed: int = 0) -> Estimate:
+    @property
+    def of_pictures(self) -> bool:
+        """Whether samples are pictures."""
+        return self.plans[0].of_pictures
+
+    def expected_cost(self, n: int | None = None, seed: int = 0) -> Estimate:
         """The mean of E c(G(z)) over the runs from n draws in all, with its Monte-Carlo error."""
-        share = max(2, n // len(self.plans))
-        each = self._each(share, seed)
+        total = (PICTURES_COSTED if self.of_pictures else COSTED) if n is None else n
+        each = self._each(max(2, total // len(self.plans)), seed)
         error = math.sqrt(math.fsum(e.monte_carlo_error**2 for e in each)) / len(each)
         return Estimate(math.fsum(e.value for e in each) / len(each), error)
 
-    def spread(self, n: int = 20_000, seed: int = 0) -> float:
+    def spread(self, n: int | None = None, seed: int = 0) -> float:
         """Standard deviation of E c(G(z)) over the runs, with the noise of measuring each by n draws taken off."""
-        each = self._each(n, seed)
+        each = self._each((PICTURES_COSTED if self.of_pictures else _SPREAD) if n is None else n, seed)
         noise = statistics.fmean(e.monte_carlo_error**2 for e in each)
         return math.sqrt(max(0.0, statistics.variance(e.value for e in each) - noise))
 

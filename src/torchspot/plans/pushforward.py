@@ -1,6 +1,6 @@
 """The plan of a generator: the law of G(z)."""
 
-__all__ = ["NO_MAP", "PushforwardPlan"]
+__all__ = ["COSTED", "NO_MAP", "PICTURES_COSTED", "PushforwardPlan"]
 
 import math
 from collections.abc import Iterator
@@ -21,7 +21,9 @@ from torchspot.plans.saving import save
 from torchspot.random import Key, fresh_seed, generator
 from torchspot.types import Cost, Estimate, Samples
 
-_CHUNK, _PICTURES_AT_ONCE, _PICTURES_COSTED, _COSTED = 1 << 16, 256, 2048, 100_000
+_CHUNK, _PICTURES_AT_ONCE = 1 << 16, 256
+COSTED, PICTURES_COSTED = 100_000, 1024
+"""Draws by which a cost is known, if nobody says how many."""
 NO_MAP = (
     "this plan pairs samples of its own and cannot tell the partner of a given point. "
     "Fit one that can: SPOT(cost=…, latent=latents.anchored()).fit(X, Y)."
@@ -75,8 +77,8 @@ class PushforwardPlan:
         raise InvalidArgument(NO_MAP)
 
     def expected_cost(self, n: int | None = None, seed: int = 0) -> Estimate:
-        """E c(G(z)) from n draws (100 000, of pictures 2048), with its Monte-Carlo error."""
-        n = (_PICTURES_COSTED if self.of_pictures else _COSTED) if n is None else n
+        """E c(G(z)) from n draws (100 000, of pictures 1024), with its Monte-Carlo error."""
+        n = (PICTURES_COSTED if self.of_pictures else COSTED) if n is None else n
         if n < 2:
             raise InvalidArgument(f"expected_cost(n) needs n >= 2, and got {n}.")
         with torch.no_grad():

@@ -170,9 +170,11 @@ class _InPrecision:
         self._turn.update(parts or self.parts())
 
 
-def choose_engine(device: str = "auto") -> Engine:
-    """Captured on CUDA, eager on the CPU."""
-    return Captured(device) if choose_device(device).type == "cuda" else Eager(device)
+def choose_engine(device: str = "auto", *, pictures: bool = False) -> Engine:
+    """Captured on CUDA, eager on the CPU. For pictures convolutions on CUDA are in bfloat16."""
+    if choose_device(device).type == "cuda":
+        return Captured(device, autocast=torch.bfloat16 if pictures else None)
+    return Eager(device)
 
 
 def choose_device(name: str = "auto") -> torch.device:

@@ -121,7 +121,7 @@ class Average:
         self._modules = copy.deepcopy(modules)
         self.vector = FlatParameters(self._modules).vector
         for module in self._modules:
-            module.requires_grad_(False)
+            module.requires_grad_(False).eval()
 
     def weights(self, t: Float[Tensor, " steps"]) -> Float[Tensor, " steps"]:
         """Of the newest iterate, after steps t = 0, 1, …"""
