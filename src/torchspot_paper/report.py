@@ -121,26 +121,27 @@ _SECTIONS = {
     ),
     "fig5": Section(
         "Figure 5: MNIST and MNIST-M",
-        "Training sees the two sets apart from each other. `contour ratio`: cost of generated pairs over that of the same "
-        "pictures shuffled; the last table has it for real pairs, and the value below which no pairs with the real "
-        "marginals can come (Σ W1 of the laws of the strengths ‖C_i * x_j‖). `label agreement`: the share of pairs to which "
-        "two classifiers, one trained on each set, give the same digit, beside their accuracy and agreement on real "
-        "pairs. Fréchet and kernel distances, precision and recall are between 5000 generated and 5000 test pictures in "
-        "the features of those classifiers (x: MNIST, y: MNIST-M), beside two random halves of the test pictures. Mean "
-        "over the runs, worst in brackets. `spot-paper` and `spot-reference` are the paper's text and the authors' "
-        "scripts on the appendix' networks at 64 pixels, for 3000 iterations of its 2·10⁵; their pictures are judged at 28. "
-        "`cogan (its own)` is CoGAN's recipe and `cogan (ours)` its networks with the training of `spot`.",
+        "Training sees the two sets apart from each other. `contour ratio`: cost of generated pairs over that of the "
+        "same pictures shuffled; the last table has it for real pairs, and the value below which no pairs with the "
+        "real marginals can come (Σ W1 of the laws of the strengths ‖C_i * x_j‖). `label agreement`: the share of "
+        "pairs to which two classifiers, one trained on each set, give the same digit, beside their accuracy and "
+        "agreement on real pairs. Fréchet and kernel distances, precision and recall are between 5000 generated and "
+        "5000 test pictures in the features of those classifiers (x: MNIST, y: MNIST-M), beside two random halves of "
+        "the test pictures. Mean over the runs, worst in brackets. `spot-paper` and `spot-reference` are the paper's "
+        "text and the authors' scripts on the appendix' networks at 64 pixels, for 3000 iterations of its 2·10⁵; "
+        "their pictures are judged at 28. `cogan (its own)` is CoGAN's recipe and `cogan (ours)` its networks with "
+        "the training of `spot`.",
         fig5_mnist_mnistm.draw,
         False,
         picture_tables.fig5,
     ),
     "fig7": Section(
         "Figure 7: shoes and their edges, photographs and paintings",
-        "Edges of one half of the shoes and shoes of the other half (contour cost); photographs and paintings (Euclidean "
-        "cost). Features are those of three convolutions with fixed random weights, which see colours, edges and "
-        "textures in place but not what is shown. Edges and shoes are judged by pictures that training did not see, "
-        "photographs and paintings by those it saw: of paintings there are 1072. `pairing deviations`: standard errors "
-        "between pairs and shuffled pairs.",
+        "Edges of one half of the shoes and shoes of the other half (contour cost); photographs and paintings "
+        "(Euclidean cost). Features are those of three convolutions with fixed random weights, which see colours, "
+        "edges and textures in place but not what is shown. Edges and shoes are judged by pictures that training did "
+        "not see, photographs and paintings by those it saw: of paintings there are 1072. `pairing deviations`: "
+        "standard errors between pairs and shuffled pairs.",
         fig7_pictures.draw,
         False,
         picture_tables.fig7,

@@ -3,11 +3,11 @@
 __all__ = [
     "PictureCritics",
     "PictureGenerator",
+    "PictureHead",
     "PictureTrunk",
     "are_pictures",
     "normal_weights",
     "picture_critics",
-    "picture_head",
     "pictures",
 ]
 
@@ -60,6 +60,27 @@ class PictureTrunk(nn.Module):
         return self.layers(small)[..., :height, :width]
 
 
+class PictureHead(nn.Module):
+    """Maps to the pictures of one marginal: convolutions 3 × 3 at full size, so many with batch norm, then the last.
+
+    Another marginal's picture may be looked at too: the first convolution of both together is the sum of one of each,
+    which keeps the numbers of channels round.
+    """
+
+    def __init__(self, width: int, outputs: int, depth: int, *, seen: int = 0) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.seen = nn.Conv2d(seen, width, 3, padding=1, bias=False) if seen else None
+        layers: list[nn.Module] = [nn.BatchNorm2d(width), nn.ReLU()]
+        for _ in range(depth - 1):
+            layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        self.rest = nn.Sequential(*layers, nn.Conv2d(width, outputs, 3, padding=1))
+
+    def forward(self, maps: Maps, picture: Maps | None = None) -> Maps:
+        h = self.first(maps)
+        return self.rest(h if self.seen is None else h + self.seen(picture))
+
+
 class PictureGenerator(nn.Module):
     """G(z): maps of the size of the pictures, shared by all marginals; then a few layers of each marginal's own.
 
@@ -73,15 +94,14 @@ class PictureGenerator(nn.Module):
         self.trunk = PictureTrunk(shapes, width)
         first, *others = (shape[0] for shape in shapes.marginals)
         self.heads = nn.ModuleList(
-            [picture_head(width, first, width, depth), *(picture_head(width + first, c, width, depth) for c in others)]
+            [PictureHead(width, first, depth), *(PictureHead(width, c, depth, seen=first) for c in others)]
         )
         normal_weights(self, rng)
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
         maps = self.trunk(z)
         first = self.heads[0](maps).tanh()
-        both = torch.cat((maps, first), dim=1)
-        made = (first, *(head(both).tanh() for head in self.heads[1:]))
+        made = (first, *(head(maps, first).tanh() for head in self.heads[1:]))
         return tuple(_sized(x, shape) for x, shape in zip(made, self.shapes.marginals, strict=True))
 
 
@@ -116,7 +136,7 @@ class pictures:  # noqa: N801
     width: int = 32
     """Channels at full size, doubled with each halving."""
     depth: int = 2
-    """Convolutions of each marginal's own before the last."""
+    """Convolutions of each marginal's own before the last, at least one."""
 
     def __call__(self, shapes: Shapes, rng: torch.Generator) -> PictureGenerator:
         return PictureGenerator(shapes, width=self.width, depth=self.depth, rng=rng)
@@ -141,15 +161,6 @@ def normal_weights(module: nn.Module, rng: torch.Generator) -> None:
             layer.weight = nn.Parameter(torch.empty(layer.weight.shape).normal_(0, _SPREAD, generator=rng))
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-
-
-def picture_head(inputs: int, outputs: int, width: int, depth: int) -> nn.Sequential:
-    """Convolutions 3 × 3 at full size: so many with batch norm, then the last."""
-    layers: list[nn.Module] = []
-    for k in range(depth):
-        layers += [nn.Conv2d(inputs if k == 0 else width, width, 3, padding=1, bias=False)]
-        layers += [nn.BatchNorm2d(width), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Conv2d(width if depth else inputs, outputs, 3, padding=1))
 
 
 def _critic(shape: Shape, width: int, control: Control, rng: torch.Generator) -> nn.Sequential:

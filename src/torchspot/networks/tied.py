@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchspot.errors import InvalidArgument
-from torchspot.networks.convolutional import PictureCritics, PictureTrunk, normal_weights, picture_head
+from torchspot.networks.convolutional import PictureCritics, PictureHead, PictureTrunk, normal_weights
 from torchspot.networks.generators import Shapes
 from torchspot.networks.lipschitz import Control, Free
 from torchspot.types import Samples, Values
@@ -26,7 +26,7 @@ class TiedGenerator(nn.Module):
         _check_one_size(shapes)
         self.shapes, self.width, self.depth = shapes, width, depth
         self.trunk = PictureTrunk(shapes, width)
-        self.heads = nn.ModuleList(picture_head(width, shape[0], width, depth) for shape in shapes.marginals)
+        self.heads = nn.ModuleList(PictureHead(width, shape[0], depth) for shape in shapes.marginals)
         normal_weights(self, rng)
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
