@@ -177,3 +177,18 @@ def test_a_generator_in_data_units_is_the_affine_map():
     network = separate(4, 1)(Shapes(2, ((2,),)), rng())
     z = torch.randn(5, 2, generator=rng())
     assert torch.allclose(InDataUnits(network, units)(z)[0], 3 * network(z)[0] + torch.tensor([1.0, 2.0]))
+
+
+def test_units_that_span_the_data_put_it_into_plus_minus_one():
+    xs = (torch.tensor([[0.0, 4.0], [2.0, 1.0]]), torch.tensor([[10.0], [3.0]]))
+    units = Units.spanning(xs, torch.float32)
+    us = units.from_data(xs)
+    assert min(float(u.min()) for u in us) == -1 and max(float(u.max()) for u in us) == 1
+    assert all(torch.allclose(a, b) for a, b in zip(units.to_data(us), xs, strict=True))
+    constant = Units.spanning((torch.ones(3, 2),), torch.float32)
+    assert torch.equal(constant.from_data((torch.ones(3, 2),))[0], torch.zeros(3, 2))
+
+
+def test_plain_units_leave_the_data_as_it_is():
+    x = torch.tensor([[5.0, 7.0]])
+    assert torch.equal(Units.plain((x,), torch.float32).from_data((x,))[0], x)

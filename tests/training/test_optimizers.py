@@ -1,21 +1,29 @@
 """Optimisers against torch's own, and against the game that they are for."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from torchspot.errors import InvalidArgument
-from torchspot.training.optimizers import Adam, FlatParameters, OptimisticAdam
+from torchspot.training.optimizers import Adam, FlatParameters, OptimisticAdam, RMSprop
 from torchspot.training.schedules import Constant, Cosine, Rising
 
 
-def test_adam_is_torchs_adam():
+@pytest.mark.parametrize(
+    ("rule", "torchs"),
+    [
+        (Adam(0.01, (0.5, 0.9)), partial(torch.optim.Adam, lr=0.01, betas=(0.5, 0.9))),
+        (RMSprop(0.01, (0.5, 0.9)), partial(torch.optim.RMSprop, lr=0.01, alpha=0.9)),
+    ],
+)
+def test_rules_are_torchs_own(rule, torchs):
     mine, theirs = (torch.nn.Linear(3, 2, dtype=torch.float64) for _ in range(2))
     theirs.load_state_dict(mine.state_dict())
     flat = FlatParameters([mine])
-    rule = Adam(learning_rate=0.01, betas=(0.5, 0.9))
     memory = rule.init(flat.vector)
-    reference = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.5, 0.9))
+    reference = torchs(theirs.parameters())
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     numbers = rule.numbers(torch.arange(25, dtype=torch.float64), torch.arange(25, dtype=torch.float64) / 25)
     for t in range(25):
@@ -50,6 +58,23 @@ def test_flat_parameters_are_views():
         assert torch.equal(p, old)
     flat.vector.zero_()
     assert all(not p.any() for p in layer.parameters())
+
+
+def test_kernels_are_aligned_and_what_lies_between_stays_zero():
+    modules = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 5, 3))
+    before = [p.detach().clone() for p in modules.parameters()]
+    flat = FlatParameters([modules])
+    offsets = [(p.data_ptr() - flat.vector.data_ptr()) // 4 for p in modules.parameters()]
+    assert offsets[0] % 64 == 0 and offsets[2] % 64 == 0 and offsets[2] > 30
+    for p, old in zip(modules.parameters(), before, strict=True):
+        assert torch.equal(p, old)
+    rule = Adam(0.1)
+    memory, numbers = rule.init(flat.vector), rule.numbers(torch.zeros(1), torch.zeros(1))[0]
+    rule.move(flat.vector, flat.gradient(modules(torch.randn(2, 1, 8, 8)).square().sum()), memory, numbers)
+    own = torch.cat([torch.arange(o, o + p.numel()) for o, p in zip(offsets, modules.parameters(), strict=True)])
+    between = torch.ones(len(flat.vector), dtype=torch.bool).index_fill(0, own, False)
+    assert between.any() and not flat.vector[between].any()
+    assert all(not torch.equal(p, old) for p, old in zip(modules.parameters(), before, strict=True))
 
 
 def test_a_parameter_that_the_loss_does_not_see_gets_zero():
