@@ -73,4 +73,45 @@ def test_pictures_of_two_sizes_say_how_to_make_one(folders, tmp_path, monkeypatc
     assert code == 2 and "--size 64" in text
     np.save(tmp_path / "x.npy", np.zeros((200, 3)))
     code, text = run(monkeypatch, capsys, *fit((tmp_path / "x.npy",) * 2, tmp_path / "other"))
-    assert code == 2 and "--size is for folders of pictures" in text
+    assert code == 2 and "a size is for folders of pictures" in text
+
+
+def test_maps_of_pictures_remember_their_size(folders, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    both = (folders[1], folders[1])
+    code, text = run(monkeypatch, capsys, *fit(both, out, "--map", "forward"))
+    assert code == 0, text
+    for arguments in (
+        ("sample", out, "-n", 3, "--out", tmp_path / "drawn"),
+        ("evaluate", out, *both, "--no-certificate"),
+        ("transport", out, folders[1], "--out", tmp_path / "moved"),
+        ("transport", out, folders[1], "--out", tmp_path / "moved.npz"),
+    ):
+        code, text = run(monkeypatch, capsys, *arguments)
+        assert code == 0, text
+    with Image.open(tmp_path / "moved" / "2" / "000.png") as picture:
+        assert picture.size == (12, 12)
+
+
+def test_written_pictures_have_the_brightness_of_the_data(tmp_path, monkeypatch, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for k in range(100):
+            dark = np.random.default_rng(k).integers(0, 60, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(dark).save(tmp_path / name / f"{k}.png")
+    arguments = ("--steps", 2, "--batch", 8, "--out", tmp_path / "run")
+    assert run(monkeypatch, capsys, "fit", tmp_path / "a", tmp_path / "b", *arguments)[0] == 0
+    assert run(monkeypatch, capsys, "sample", tmp_path / "run", "-n", 4, "--out", tmp_path / "pairs")[0] == 0
+    with Image.open(tmp_path / "pairs" / "1" / "0.png") as picture:
+        assert np.asarray(picture).max() <= 60
+
+
+def test_arrays_with_four_channels_are_fitted_and_not_drawn(tmp_path, monkeypatch, capsys):
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).random((150, 4, 9, 9)))
+    out = tmp_path / "run"
+    files = (tmp_path / "a.npy", tmp_path / "b.npy")
+    code, text = run(monkeypatch, capsys, "fit", *files, "--steps", 2, "--batch", 8, "--out", out)
+    assert code == 0, text
+    code, text = run(monkeypatch, capsys, "sample", out, "-n", 4, "--out", tmp_path / "pairs")
+    assert code == 2 and "one or three channels" in text

@@ -76,5 +76,5 @@ def test_sheet_shows_pairs_in_order_and_real_pictures_beside(tmp_path):
     assert pixels.shape == (3 * 10, 4 * 18 + 6 + 2 * 10 + 6 + 2 * 10, 3)
     assert pixels[4, 4].tolist() == [255, 255, 255] and pixels[4, 12].tolist() == [0, 0, 0]
     assert pixels[24, 18 + 12].tolist() == [255, 0, 0]
-    with pytest.raises(InvalidArgument, match="batches of pictures"):
+    with pytest.raises(InvalidArgument, match="batches of pictures with one or three channels"):
         plot_sheet((torch.zeros(3, 2),), tmp_path / "sheet.png")

@@ -2,6 +2,7 @@
 
 __all__ = [
     "SampleSheet",
+    "are_drawable",
     "plot_barycenter",
     "plot_convergence",
     "plot_density",
@@ -29,7 +30,6 @@ from torch.nn import functional
 from torchspot import storage
 from torchspot.errors import InvalidArgument
 from torchspot.evaluation import Audit, Certificate
-from torchspot.plans import PooledPlan, PushforwardPlan
 from torchspot.types import Reading, Record, Samples
 
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
@@ -94,8 +94,8 @@ def plot_sheet(samples: Samples, file: str | Path, *, data: Samples = (), column
     Values are in [0, 1] and are cut off outside. Real pictures do not belong together: they stand in blocks of their
     own.
     """
-    if not samples or any(x.ndim != 4 for x in (*samples, *data)):
-        raise InvalidArgument("plot_sheet needs batches of pictures, as plan.sample(n) gives them for pictures.")
+    if not samples or not are_drawable((*samples, *data)):
+        raise InvalidArgument("plot_sheet needs batches of pictures with one or three channels.")
     rows = -(-len(samples[0]) // columns)
     beside = max(1, columns // 2)
     blocks = [_tiled(samples, columns), *(_tiled((x[: rows * beside],), beside) for x in data)]
@@ -122,10 +122,21 @@ def _tiled(samples: Samples, columns: int) -> np.ndarray:
     return np.concatenate(rows, axis=1).transpose(1, 2, 0)
 
 
-def unit_range(plan: PushforwardPlan | PooledPlan, samples: Samples) -> Samples:
-    """Pictures of a plan with the range of the data it learned from brought to [0, 1]."""
-    first = plan.plans[0] if isinstance(plan, PooledPlan) else plan
-    return tuple((u + 1) / 2 for u in first.generator.units.from_data(samples))
+def unit_range(samples: Samples) -> Samples:
+    """Pictures with values in [0, 1]: as they are if they lie there, else bytes over 255, else what there is stretched.
+
+    A tenth outside is cut off.
+    """
+    low, high = min(float(x.min()) for x in samples), max(float(x.max()) for x in samples)
+    for top in (1, 255):
+        if low >= -0.1 * top and high <= 1.1 * top:
+            return tuple((x / top).clamp(0, 1) for x in samples)
+    return tuple((x - low) / (high - low) for x in samples)
+
+
+def are_drawable(samples: Samples) -> bool:
+    """Whether these are grey or coloured pictures."""
+    return all(x.ndim == 4 and x.shape[1] in (1, 3) for x in samples)
 
 
 class SampleSheet:
@@ -145,8 +156,7 @@ class SampleSheet:
         if not ended and 0 <= training.seconds - self._last < self.every_seconds:
             return
         self._last = training.seconds
-        plan = self._run.plan()
-        plot_sheet(unit_range(plan, plan.sample(self.pairs, seed=0)), self.file)
+        plot_sheet(unit_range(self._run.plan().sample(self.pairs, seed=0)), self.file)
 
 
 def to_bytes(x: Tensor) -> Tensor:

@@ -31,9 +31,11 @@ __all__ = [
 
 import hashlib
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -164,7 +166,13 @@ def photographs(folder: Path, split: str) -> list[np.ndarray]:
     files = sorted((folder / "bsds500" / split).glob("*.jpg"))
     if not files:
         raise _missing("bsds500", folder, folder / "bsds500" / split)
-    return [np.asarray(Image.open(file).convert("RGB")) for file in files]
+    try:
+        return [np.asarray(Image.open(file).convert("RGB")) for file in files]
+    except OSError as error:
+        raise CorruptFile(
+            f"a photograph in {files[0].parent} is damaged ({error}). Remove that folder and get it again: "
+            f"python -m torchspot_paper data --fetch bsds500 --data {folder}"
+        ) from error
 
 
 def monet2photo(folder: Path) -> Unpaired:
@@ -230,9 +238,9 @@ def _arrays(name: str, folder: Path) -> Mapping[str, np.ndarray]:
     if not file.exists():
         raise _missing(name, folder, file)
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return {key: archive[key] for key in SETS[name].arrays}
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
         raise CorruptFile(
             f"{file} is damaged or not what it should be ({error}). Remove it and get it again: "
             f"python -m torchspot_paper data --fetch {name} --data {folder}"

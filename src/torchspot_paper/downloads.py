@@ -10,6 +10,7 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -43,7 +44,7 @@ def fetch(name: str, folder: Path) -> None:
                 write_photographs(file, folder)
             return
         arrays = _READERS[name]()
-    except (OSError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, HTTPException, tarfile.TarError, zipfile.BadZipFile) as error:
         raise TorchspotError(f"{name} could not be fetched: {error}. Is there internet? Try again later.") from error
     with replacing(folder / f"{name}.npz") as temporary, temporary.open("wb") as out:
         np.savez(out, **arrays)  # type: ignore[arg-type]

@@ -126,6 +126,7 @@ def reference_recipe() -> Preset:
         learning_rate=5e-5,
         critic_learning_rate=5e-5,
         optimizer=RMSprop,
+        betas=(0.0, 0.99),
         control=Clipping(0.01),
         critic_steps=Bursts(),
     )

@@ -23,14 +23,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchspot.networks.convolutional import normal_weights
-from torchspot.networks.convolutions import Convolution, Window
+from torchspot.networks.convolutional import PictureCritics, normal_weights
+from torchspot.networks.convolutions import Window
 from torchspot.networks.generators import Shapes
 from torchspot.networks.lipschitz import Control
 from torchspot.networks.mlp import leaky
 from torchspot.types import Samples, Values
 
-LATENT, CLASSES = 100, 10
+CLASSES = 10
 
 
 class SeparatePictures(nn.Module):
@@ -56,28 +56,6 @@ class SharedPictures(nn.Module):
         return tuple((head(maps) / 2).tanh() for head in self.heads)
 
 
-class SeparateCritics(nn.Module):
-    """λ_i: one network for each marginal under a Lipschitz control."""
-
-    def __init__(self, networks: Sequence[nn.Module], control: Control) -> None:
-        super().__init__()
-        self.networks, self.control = nn.ModuleList(networks), control
-
-    def forward(self, us: Samples) -> tuple[Values, ...]:
-        return tuple(network(u).flatten() for network, u in zip(self.networks, us, strict=True))
-
-    def after_step(self) -> None:
-        """What the Lipschitz control does after each step of these weights."""
-        self.control.after_step(self._layers())
-
-    def operator_norms(self) -> list[float]:
-        """The measured largest singular value of every convolution."""
-        return [layer.operator_norm() for layer in self._layers()]
-
-    def _layers(self) -> list[Convolution]:
-        return [layer for layer in self.modules() if isinstance(layer, Convolution)]
-
-
 class Judges(nn.Module):
     """Critics λ_X, λ_Y and classifiers D_X, D_Y: first layers (one a marginal), a trunk that all share, and heads.
 
@@ -100,6 +78,7 @@ class Judges(nn.Module):
         return tuple(judge(u).flatten(1) for judge, u in zip(self.classifiers, us, strict=True))
 
 
+@torch.random.fork_rng(devices=[])
 def no_sharing_generators(shapes: Shapes, rng: torch.Generator) -> SeparatePictures:
     """Table "CNN architecture for experiments of real datasets" (tab:CNN_gen_noshare): 64 × 64, as printed.
 
@@ -120,8 +99,8 @@ class no_sharing_critics:  # noqa: N801
 
     control: Control
 
-    def __call__(self, shapes: Shapes, rng: torch.Generator) -> SeparateCritics:
-        return SeparateCritics([self._critic(shape[0], rng) for shape in shapes.marginals], self.control)
+    def __call__(self, shapes: Shapes, rng: torch.Generator) -> PictureCritics:
+        return PictureCritics([self._critic(shape[0], rng) for shape in shapes.marginals], self.control)
 
     def _critic(self, channels: int, rng: torch.Generator) -> nn.Sequential:
         layers: list[nn.Module] = []
@@ -134,6 +113,7 @@ class no_sharing_critics:  # noqa: N801
         return nn.Sequential(*layers, last)
 
 
+@torch.random.fork_rng(devices=[])
 def cnn_generators(shapes: Shapes, rng: torch.Generator) -> SharedPictures:
     """Table of G_X, G_Y for USPS, MNIST and MNIST-M (tab:CNN_gen), 28 × 28.
 
@@ -151,6 +131,7 @@ def cnn_generators(shapes: Shapes, rng: torch.Generator) -> SharedPictures:
     return made
 
 
+@torch.random.fork_rng(devices=[])
 def cnn_judges(shapes: Shapes, rng: torch.Generator, *, classes: int = CLASSES) -> Judges:
     """Table of λ_X, λ_Y, D_X, D_Y for USPS, MNIST and MNIST-M (tab:CNN_dis), 28 × 28, as printed.
 
@@ -161,6 +142,7 @@ def cnn_judges(shapes: Shapes, rng: torch.Generator, *, classes: int = CLASSES) 
     return _judges(first, trunk, classes, rng)
 
 
+@torch.random.fork_rng(devices=[])
 def resnet_generators(shapes: Shapes, rng: torch.Generator) -> SharedPictures:
     """Table of G_X, G_Y for SVHN and MNIST (tab:resnet_gen), 32 × 32.
 
@@ -178,6 +160,7 @@ def resnet_generators(shapes: Shapes, rng: torch.Generator) -> SharedPictures:
     return made
 
 
+@torch.random.fork_rng(devices=[])
 def resnet_judges(shapes: Shapes, rng: torch.Generator, *, classes: int = CLASSES) -> Judges:
     """Table of λ_X, λ_Y, D_X, D_Y for SVHN and MNIST (tab:resnet_dis).
 

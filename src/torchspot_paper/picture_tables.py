@@ -117,7 +117,7 @@ def _beside(rows: Rows) -> str:
 
 
 def _sheet(experiment: str, method: str, name: str, about: str) -> str:
-    file = f"../results/sheets/{sheet_name(experiment, method, name)}"
+    file = f"results/sheets/{sheet_name(experiment, method, name)}"
     return f"The first 64 pairs of seed 0 ({about}), real pictures on the right:\n\n![{about}]({file})"
 
 

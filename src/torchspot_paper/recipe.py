@@ -109,7 +109,7 @@ class Call:
     commit: str = field(default_factory=_commit)
     """Of the code that runs, looked up when it starts."""
     data: Path | None = None
-    """Folder of the real data sets; None: the one that TORCHSPOT_DATA names."""
+    """Folder of the real data sets; None: the one that TORCHSPOT_DATA names (or, if quick, data that is made)."""
 
     def engine(self) -> Engine:
         """Where settings run."""
@@ -126,8 +126,9 @@ class Call:
         return self.seeds or (quick if self.quick else meant)
 
     def asked(self, settings: Sequence[Any]) -> list[Any]:
-        """Those of the settings that `only` names."""
-        return [setting for setting in settings if self.only in f"/{setting}/"]
+        """Those of the settings that `only` names, and of settings with a seed so many as are asked for."""
+        named = [setting for setting in settings if self.only in f"/{setting}/"]
+        return [s for s in named if self.seeds is None or getattr(s, "seed", 0) < self.seeds]
 
     def outcomes(self, run: Run, settings: Sequence[Any]) -> Iterator[Outcome]:
         """What `run(call, setting)` gives for every setting, as they end.

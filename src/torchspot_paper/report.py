@@ -2,6 +2,7 @@
 
 __all__ = ["figures", "write"]
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +47,17 @@ def write(results: Path, docs: Path) -> Path:
         rows = read(file)
         pieces += [f"## {section.title}", section.about, _reproduce(name, rows)]
         pieces += [f"![{section.title}](images/{figure.name})" for figure in figures(results, docs / "images", [name])]
-        pieces += section.tables(rows)
+        pieces += [_linked(piece, results, docs) for piece in section.tables(rows)]
     page = docs / "results.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     with replacing(page) as temporary:
         temporary.write_text("\n\n".join(pieces) + "\n")
     return page
+
+
+def _linked(piece: str, results: Path, docs: Path) -> str:
+    """Links to pictures among the results, from where the page is."""
+    return piece.replace("](results/", f"]({os.path.relpath(results, docs)}/")
 
 
 def figures(results: Path, folder: Path, names: Sequence[str]) -> list[Path]:

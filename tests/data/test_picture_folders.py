@@ -69,3 +69,17 @@ def test_nothing_to_read_is_an_error(tmp_path):
         PictureFolder(tmp_path, skip_corrupt=True).read()
     with pytest.raises(InvalidArgument, match="at least 1"):
         PictureFolder(tmp_path, 0)
+
+
+def test_deep_grey_is_brought_to_bytes(tmp_path):
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
+    Image.fromarray(ramp).save(tmp_path / "deep.png")
+    pictures = PictureFolder(tmp_path).read()
+    assert pictures.shape == (1, 1, 8, 8)
+    assert np.array_equal(pictures[0, 0], (ramp >> 8).astype(np.uint8))
+
+
+def test_paths_may_be_words_and_must_be_there(folder):
+    assert PictureFolder(str(folder), 8).read().shape == (3, 3, 8, 8)
+    with pytest.raises(InvalidArgument, match="there is no folder"):
+        PictureFolder(folder / "none")

@@ -10,9 +10,11 @@ import torchspot
 from torchspot import SPOT, callbacks, costs, engines, latents, presets
 from torchspot.baselines import CoGAN
 from torchspot.data.arrays import Rows
-from torchspot.errors import InvalidArgument
+from torchspot.errors import InvalidArgument, NotFitted
 from torchspot.evaluation import images
 from torchspot.networks.augmentation import Augmentation
+from torchspot.networks.convolutional import picture_critics, pictures
+from torchspot.networks.generators import Shapes
 from torchspot.networks.tied import tied, tied_critics
 from torchspot.objectives.adversarial import Wasserstein
 from torchspot.training.optimizers import Adam
@@ -134,7 +136,8 @@ def test_augmented_training_runs_and_differs():
 def test_replicas_of_pictures():
     spot = fitted(4, replicas=2)
     assert len(spot.plans_) == 2
-    assert spot.plan_.of_pictures
+    for logged, plan in zip(spot.history_[-1]["runs"]["cost"], spot.plans_, strict=True):
+        assert logged == pytest.approx(plan.expected_cost().value, rel=0.05)
     assert not torch.equal(spot.plans_[0].sample(2, seed=0)[0], spot.plans_[1].sample(2, seed=0)[0])
 
 
@@ -145,6 +148,48 @@ def test_bfloat16_steps_leave_weights_in_float32_and_change_little():
     assert a != b
     assert a == pytest.approx(b, rel=0.2)
     assert "autocast=torch.bfloat16" in repr(engines.Eager("cpu", autocast=torch.bfloat16))
+
+
+def test_the_cost_keeps_its_precision():
+    seen = []
+
+    def cost(x, y):
+        product = x.flatten(1) @ torch.ones(144, 1)
+        seen.append(product.dtype)
+        return (product[:, 0] - y.flatten(1).mean(1)).square()
+
+    SPOT(cost=cost, steps=1, preset=SMALL, engine=engines.Eager("cpu", autocast=torch.bfloat16)).fit(GREY, COLOURED)
+    assert set(seen) == {torch.float32}
+
+
+def test_any_preset_takes_networks_of_a_sensible_size():
+    for preset in (presets.default(), replace(presets.paper(), width=None)):
+        spot = SPOT(cost=costs.contour, preset=preset, steps=1, batch_size=4).fit(GREY, COLOURED)
+        assert sum(p.numel() for p in spot.critics_.parameters()) < 2e6
+        assert sum(p.numel() for p in spot.plan_.generator.parameters()) < 2e6
+
+
+def test_maps_and_densities_take_pictures_as_vectors():
+    grey = bars(300, 0, False).astype(np.float32)
+    spot = SPOT(cost=costs.squared_euclidean, latent=latents.anchored(), steps=2, batch_size=8).fit(grey, grey[::-1])
+    assert spot.transform(grey[:3]).shape == (3, 1, 12, 12)
+    dark = np.random.default_rng(0).normal(10, 1, (300, 1, 8, 8))
+    entropic = torchspot.EntropicSPOT(epsilon=1.0, steps=1, batch_size=8).fit(dark, dark[::-1])
+    assert entropic.history_[0]["marginal_error"] < 0.6
+
+
+def test_augmentation_is_for_pictures():
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    with pytest.raises(InvalidArgument, match="augmentation, which is for plans of pictures"):
+        SPOT(preset=replace(presets.default(), augmentation=Augmentation()), steps=1).fit(x, x)
+
+
+def test_builders_leave_the_global_random_numbers_alone():
+    before = torch.get_rng_state()
+    shapes = Shapes(5, ((1, 12, 12), (3, 12, 12)))
+    for builder in (pictures(4), picture_critics(4), tied(4), tied_critics(4)):
+        builder(shapes, torch.Generator())
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_wasserstein_critics_of_pictures():
@@ -182,8 +227,16 @@ class TestCoGAN:
         other = self.cogan(3, cost=costs.euclidean)
         assert torch.equal(other.sample(3, seed=0)[0], self.cogan(3).sample(3, seed=0)[0])
 
+    def test_saves_and_loads(self, tmp_path):
+        cogan = self.cogan(2)
+        cogan.plan_.save(tmp_path)
+        again = torchspot.load(tmp_path)
+        assert torch.allclose(cogan.sample(3, seed=0)[1], again.sample(3, seed=0)[1], atol=1e-6)
+
     def test_errors(self):
         with pytest.raises(InvalidArgument, match="at least two sets"):
             CoGAN().fit(GREY)
+        with pytest.raises(NotFitted, match="fit"):
+            CoGAN().sample(3)
         with pytest.raises(InvalidArgument, match=r"\(channels, height, width\)"):
             CoGAN(steps=1).fit(np.zeros((20, 3)), np.ones((20, 3)))

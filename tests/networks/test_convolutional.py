@@ -134,7 +134,7 @@ def test_same_seed_same_weights_and_back_from_a_specification():
 def test_tied_networks_share_module_objects():
     shapes = Shapes(7, ((1, 16, 16), (3, 16, 16)))
     critics = tied_critics(4)(shapes, rng())
-    first, second = critics.critics.networks
+    first, second = critics.networks
     assert first[0] is not second[0]
     assert all(a is b for a, b in zip(first[2:], second[2:], strict=True))
     assert len(critics.operator_norms()) == len([m for m in first if not isinstance(m, nn.LeakyReLU)]) + 1

@@ -22,7 +22,7 @@ from torchspot import plans, storage
 from torchspot.cli.drawings import draw_density, draw_run
 from torchspot.cli.folders import claim, clear_demo
 from torchspot.cli.options import anchors_named, choice, cost_named
-from torchspot.cli.pictures import check_folder_for_pictures, opened, write_pictures
+from torchspot.cli.pictures import check_folder_for_pictures, opened, points_at, write_pictures
 from torchspot.cli.points import GRID, SAMPLE_TYPES, Grid, rows_of, writer
 from torchspot.cli.runs import load_plan, load_to_draw, load_to_move, recorded_size
 from torchspot.cli.tables import result_table
@@ -32,7 +32,7 @@ from torchspot.estimators import SPOT, EntropicSPOT, presets
 from torchspot.evaluation import Certificate, TooFewRows, audit, certify
 from torchspot.exact import MissingPOT
 from torchspot.plans import DensityPlan, PooledPlan, PushforwardPlan
-from torchspot.plots import SampleSheet, plot_evaluation, unit_range
+from torchspot.plots import SampleSheet, plot_evaluation
 from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import Captured, Compiled, Eager, choose_engine
 from torchspot.types import Engine
@@ -131,12 +131,15 @@ def fit(
         replicas=replicas,
         preset=choice("preset", preset, _PRESETS)(),
         seed=seed,
-        engine=None if (engine, device) == ("auto", "auto") else choice("engine", engine, _ENGINES)(device),
+        engine=choice("engine", engine, _ENGINES)(device),
     )
     claim(out, options, resume)
     data, notes = opened(sources, size, skip_corrupt)
     _say(notes)
-    watching = [] if any(isinstance(one, Path) for one in data) else [SampleSheet(out / "sheet.png")]
+    pictures = not any(isinstance(one, Path) for one in data)
+    if pictures and engine == "auto":
+        spot.set_params(engine=choose_engine(device, pictures=True))
+    watching = [SampleSheet(out / "sheet.png")] if pictures else []
     spot.set_params(callbacks=[Progress(console), *watching, Checkpoint(out, every_seconds=checkpoint_every)])
     _fit(spot, data, out, paths=sources)
 
@@ -156,8 +159,8 @@ def sample(
     """
     plan = load_to_draw(run)
     if plan.of_pictures and not out.suffix:
-        check_folder_for_pictures(out)
-        write_pictures(out, unit_range(plan, plan.sample(n, seed)))
+        check_folder_for_pictures(out, plan.shapes)
+        write_pictures(out, plan.sample(n, seed))
         console.print(
             escape(f"{n} pairs of pictures are in {out}: those of one name in 1/, 2/, … belong together."),
             soft_wrap=True,
@@ -186,9 +189,9 @@ def evaluate(
 
     Example: [bold]torchspot evaluate runs/cells before.parquet after.parquet[/bold]
     """
-    plan = load_plan(run, sources)
     data, notes = opened(sources, *recorded_size(run))
     _say(notes)
+    plan = load_plan(run, data)
     judged = audit(plan, *data)
     certified = _certify(plan, data, confidence) if certificate else None
     file = out or (run if run.is_dir() else run.parent) / "evaluation.json"
@@ -205,7 +208,9 @@ def evaluate(
 @app.command()
 def transport(
     run: Annotated[Path, typer.Argument(help="Folder of a run with --map, or its plan file.")],
-    points: Annotated[Path, typer.Argument(help="The points to move, one a row: .npy, .npz, .csv or .parquet.")],
+    points: Annotated[
+        Path, typer.Argument(help="The points to move, one a row: .npy, .npz, .csv, .parquet, or a folder of pictures.")
+    ],
     out: Annotated[Path, typer.Option(help=f"File for their partners: {SAMPLE_TYPES}.")],
     n: Annotated[int, typer.Option("-n", help="Partners of each point, drawn from the plan.")] = 1,
     mean: Annotated[bool, typer.Option("--mean", help="The mean partner of each point instead of a draw.")] = False,
@@ -216,13 +221,15 @@ def transport(
 
     Example: [bold]torchspot transport runs/cells new.parquet --out moved.parquet[/bold]
     """
-    write = writer(out)
     if mean and n > 1:
         raise InvalidArgument("--mean gives one partner of each point: leave out -n.")
     plan = load_to_move(run, start)
+    if as_files := plan.of_pictures and not out.suffix:
+        check_folder_for_pictures(out, plan.shapes)
+    write = None if as_files else writer(out)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        given = all_rows(points)
+        given = all_rows(points_at(points, *recorded_size(run)))
         if given.shape[1:] != plan.shapes[start - 1]:
             raise InvalidArgument(
                 f"{points} has rows of shape {tuple(given.shape[1:])}, and data set {start} of the fit had "
@@ -236,8 +243,12 @@ def transport(
     others = [k for k in range(1, len(plan.shapes) + 1) if k != start]
     parts = (made,) if isinstance(made, Tensor) else made
     rows = {} if n == 1 else {"row": np.repeat(np.arange(len(given)), n)}
-    with storage.replacing(out) as temporary:
-        write(temporary, tuple(x if n == 1 else x.flatten(0, 1) for x in parts), rows, others)
+    moved = tuple(x if n == 1 else x.flatten(0, 1) for x in parts)
+    if write is None:
+        write_pictures(out, moved, others)
+    else:
+        with storage.replacing(out) as temporary:
+            write(temporary, moved, rows, others)
     _say([str(warning.message) for warning in said])
     console.print(escape(f"The partners of {len(given)} points are in {out}."), soft_wrap=True)
 

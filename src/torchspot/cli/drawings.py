@@ -12,7 +12,15 @@ from torchspot import costs
 from torchspot.cli.points import GRID, Grid
 from torchspot.data import as_sampler
 from torchspot.plans import PooledPlan, PushforwardPlan
-from torchspot.plots import plot_barycenter, plot_convergence, plot_density, plot_pairs, plot_sheet, unit_range
+from torchspot.plots import (
+    are_drawable,
+    plot_barycenter,
+    plot_convergence,
+    plot_density,
+    plot_pairs,
+    plot_sheet,
+    unit_range,
+)
 from torchspot.random import Key, generator
 from torchspot.types import Record, Samples
 
@@ -29,15 +37,14 @@ def draw_run(
     """Pairs, the course of training and what else there is to see of this plan; the names of the files."""
     shown = _PICTURES if plan.of_pictures else _DATA
     data = tuple(as_sampler(source).draw(shown, generator(Key(0, "picture"))) for source in sources)
-    if plan.of_pictures:
-        made = plan.sample(_PICTURES, seed=0)
-        plot_sheet(unit_range(plan, made), out / "pairs.png", data=unit_range(plan, tuple(x.to(made[0]) for x in data)))
+    if are_drawable(data):
+        plot_sheet(unit_range(plan.sample(_PICTURES, seed=0)), out / "pairs.png", data=unit_range(data))
     else:
         title = f"Paired samples, cost {plan.cost}"
         plot_pairs(plan.sample(_PAIRS, seed=0), out / "pairs.png", data=data, title=title)
     plot_convergence(history, out / "convergence.png", truth=truth)
     files = ["pairs.png", "convergence.png"]
-    weights = costs.barycenter_weights(plan.cost, len(sources))
+    weights = None if plan.of_pictures else costs.barycenter_weights(plan.cost, len(sources))
     if weights is not None and len(sources) > 2 and "epsilon" not in plan.facts:
         plot_barycenter(plan.sample(_PAIRS, seed=0), weights, out / "barycenter.png", data=data, title="Barycenter")
         files.append("barycenter.png")

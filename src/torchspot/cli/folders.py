@@ -47,7 +47,7 @@ def claim(out: Path, options: dict[str, Any], resume: bool) -> None:
         raise InvalidArgument(f"{out} holds no run to resume. Give the folder of one, or leave out --resume.")
     before = json.loads(record.read_text())
     for name in sorted({*before, *options}):
-        if before.get(name) != options.get(name):
+        if (before.get(name) or None) != (options.get(name) or None):
             raise InvalidArgument(
                 f"the run in {out} was begun with {name} = {before.get(name)!r}, not {options.get(name)!r}. "
                 "Resume with the same options, or start a new run in another folder."

@@ -3,15 +3,18 @@
 __all__ = ["load_plan", "load_to_draw", "load_to_move", "recorded_size"]
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torchspot import plans
 from torchspot.cli.folders import RECORD
+from torchspot.cli.pictures import opened
 from torchspot.errors import InvalidArgument
 from torchspot.plans import ConditionalPlan, PooledPlan, PushforwardPlan
 
 
-def load_plan(run: Path, sources: list[Path]) -> PushforwardPlan | PooledPlan:
+def load_plan(run: Path, sources: Sequence[Any]) -> PushforwardPlan | PooledPlan:
     """The plan, drawing from those of its data sets that it starts from."""
     plan = plans.load(run)
     at = _anchors(plan)
@@ -32,7 +35,7 @@ def load_to_draw(run: Path) -> PushforwardPlan | PooledPlan:
             f"the plan in {run} starts from rows of its data, which are not where the fit found them. "
             "Move points of your own instead: torchspot transport RUN points.parquet --out moved.parquet."
         )
-    return load_plan(run, recorded)
+    return load_plan(run, opened(recorded, *recorded_size(run))[0])
 
 
 def recorded_size(run: Path) -> tuple[int | None, bool]:

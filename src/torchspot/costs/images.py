@@ -93,6 +93,6 @@ def _pair(cost: object, xs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         raise InvalidArgument(
             f"the cost {cost} compares pictures of shape (1 or 3, height, width), of one height and width, and the "
             f"marginals have shapes {shapes[0]} and {shapes[1]}. Put colours first and bring pictures to one size: "
-            "on the command line with --size 64."
+            "--size 64 on the command line, data.PictureFolder(path, 64) in Python."
         )
     return xs[0], xs[1]

@@ -31,6 +31,9 @@ class PictureFolder:
     """Whether files that cannot be read are left out with a warning; if not, they are an error."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        if not self.path.is_dir():
+            raise InvalidArgument(f"there is no folder {self.path}. Check the path.")
         if self.size is not None and not self.size >= 1:
             raise InvalidArgument(f"the size of pictures must be at least 1, and is {self.size}.")
 
@@ -76,6 +79,10 @@ def _read(file: Path, size: int | None) -> np.ndarray:
     """(height, width) of a grey picture, (height, width, 3) of any other."""
     with Image.open(file) as image:
         turned = ImageOps.exif_transpose(image)
+        if turned.mode.startswith("I;16"):
+            turned = Image.fromarray((np.asarray(turned) >> 8).astype(np.uint8))
+        if turned.mode in ("I", "F"):
+            raise ValueError(f"its pixels are of type {turned.mode}, not bytes")
         flat = turned if turned.mode in ("L", "RGB") else turned.convert("L" if turned.mode in ("1", "LA") else "RGB")
         if size is not None:
             flat = ImageOps.fit(flat, (size, size), Image.Resampling.LANCZOS)
@@ -88,7 +95,10 @@ def _refuse_or_warn(bad: Sequence[tuple[Path, Exception]], total: int, skip: boo
     more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
     said = f"{len(bad)} of {total} files are not readable pictures ({named}{more})"
     if not skip:
-        raise CorruptFile(f"{said}. Remove or replace them, or leave them out: --skip-corrupt.")
+        raise CorruptFile(
+            f"{said}. Remove or replace them, or leave them out: --skip-corrupt, "
+            "or data.PictureFolder(path, skip_corrupt=True)."
+        )
     warnings.warn(f"{said}. They are left out.", stacklevel=4)
 
 

@@ -41,8 +41,10 @@ def as_points(x: Any, shape: Shape, name: str) -> Tensor:
     return points
 
 
-def all_rows(file: str | Path) -> Tensor:
-    """Every row of a file, in order."""
+def all_rows(file: str | Path | Rows) -> Tensor:
+    """Every row of a file, in order; or of rows that are open."""
+    if isinstance(file, Rows):
+        return file.take(np.arange(len(file)))
     found = rows_in(Path(file), str(file))
     assert found is not None  # files have rows
     values, scale = found

@@ -24,7 +24,7 @@ from torchspot.objectives.entropic import SLACK, Entropic, entropic_weights
 from torchspot.objectives.gaussian import GaussianPlan
 from torchspot.plans import DensityPlan
 from torchspot.random import Key, generator
-from torchspot.types import Callback, Cost, Engine, Estimate, Values
+from torchspot.types import Callback, Cost, Engine, Estimate, Shape, Values
 
 _COUPLED, _LARGEST = 16_384, 4096
 
@@ -100,6 +100,9 @@ class EntropicSPOT(PushforwardEstimator):
 
     def _default_preset(self, problem: Problem) -> Preset:
         return presets.entropic()
+
+    def _as_pictures(self, shapes: Sequence[Shape]) -> bool:
+        return False
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
         epsilon = _check_epsilon(self.epsilon)

@@ -38,6 +38,7 @@ class Sizes(NamedTuple):
 _FULL_RATE = 2e-3
 _SIZES = ((4, Sizes(64, 512, 5000)), (32, Sizes(128, 512, 8000)), (math.inf, Sizes(256, 2048, 10_000)))
 """For dimensions up to the first number."""
+_OF_PICTURES = Sizes(32, 64, 20_000)
 _WHOLE_NUMBERS = (
     "generator_steps",
     "width",
@@ -98,7 +99,8 @@ class Preset:
     augmentation: Augmentation | None
     """Through which critics see pictures."""
     marginal_weight: float | None
-    """η; None takes it from the cost's Lipschitz constant."""
+    """η; None takes it from the cost's Lipschitz constant, or if critics are logistic from the cost of unpaired
+    samples."""
     width: int | None
     """Units in each hidden layer (of networks for pictures, channels at full size); None takes it from the data's
     dimension."""
@@ -109,7 +111,7 @@ class Preset:
     warm_start: bool
     """Whether the generator starts at the optimal plan of Gaussians with the data's moments."""
     standardise: bool
-    """Whether networks see the data standardised; if not, as it is."""
+    """Whether networks see the data standardised; if not, as it is. (Pictures they always see within ±1.)"""
     aligned: bool
     """Whether, without a warm start, the networks of the generator start with equal weights."""
     batch_size: int | None
@@ -148,9 +150,9 @@ class Preset:
         factor = 1.0 if self.full_rate_width is None else min(1.0, math.sqrt(self.full_rate_width / width))
         return factor * self.learning_rate, factor * self.critic_learning_rate
 
-    def sizes(self, dim: int) -> Sizes:
-        """Width, batch and steps for data of this dimension: wider, larger and longer as it grows."""
-        small = next(sizes for most, sizes in _SIZES if dim <= most)
+    def sizes(self, dim: int, *, pictures: bool = False) -> Sizes:
+        """Width, batch and steps for data of this dimension: wider, larger and longer as it grows; or for pictures."""
+        small = _OF_PICTURES if pictures else next(sizes for most, sizes in _SIZES if dim <= most)
         given = (self.width, self.batch_size, self.steps)
         return Sizes(*(default if value is None else value for value, default in zip(given, small, strict=True)))
 
@@ -242,11 +244,8 @@ def pictures(learning_rate: float = 3e-4) -> Preset:
         averaging=0.999,
         control=OperatorNorm(),
         adversarial=Logistic(4.0),
-        width=32,
         generator_depth=2,
         rise=0.0,
-        batch_size=64,
-        steps=20_000,
     )
 
 

@@ -3,7 +3,7 @@
 __all__ = ["Problem", "pose"]
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ class Problem:
     """Standardised samples that training does not see (or, of fewer than 100 rows, all of them)."""
     directions: tuple[Tensor, ...]
     """Along which they are compared with generated samples."""
+    pictures: bool
+    """Whether networks are to take them as pictures."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -110,9 +112,18 @@ class Problem:
 
 
 def pose(
-    sources: Sequence[Any], weights: Sequence[Any] | None, *, seed: int, engine: Engine, standardise: bool = True
+    sources: Sequence[Any],
+    weights: Sequence[Any] | None,
+    *,
+    seed: int,
+    engine: Engine,
+    standardise: bool = True,
+    as_pictures: Callable[[Sequence[Shape]], bool],
 ) -> Problem:
-    """Opens the sources, sets rows aside, and measures where the data lies (or takes it as it is)."""
+    """Opens the sources, sets rows aside, and measures where the data lies (or takes it as it is).
+
+    Pictures, where these are to be taken as such, are put into ±1, which is what networks for pictures end in.
+    """
     if len(sources) < 2:
         raise InvalidArgument(f"transport needs at least two data sets, and got {len(sources)}. Call fit(X, Y).")
     weights = [None] * len(sources) if weights is None else list(weights)
@@ -130,7 +141,9 @@ def pose(
     samplers = tuple(map(_training_part, opened, held_out))
     probe = tuple(_draw(sampler, _probe_size(sampler), Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
     _check_finite(probe)
-    units = _units(probe, engine.dtype, standardise).to(engine.device)
+    pictures = as_pictures([sampler.shape for sampler in samplers])
+    measured = Units.spanning if pictures else Units.of if standardise else Units.plain
+    units = measured(probe, engine.dtype).to(engine.device)
     drawn = (
         _judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in enumerate(zip(opened, held_out, strict=True))
     )
@@ -142,6 +155,7 @@ def pose(
         probe=tuple(x.to(engine.device, units.data_dtype) for x in probe),
         judges=judges,
         directions=tuple(random_directions(x[0].numel(), _PROJECTIONS).to(x) for x in judges),
+        pictures=pictures,
     )
 
 
@@ -171,10 +185,3 @@ def _check_finite(probe: Samples) -> None:
     for k, x in enumerate(probe):
         if not torch.isfinite(x).all():
             raise InvalidArgument(f"data set {k + 1} gave a sample that is not finite. Check how it is made.")
-
-
-def _units(probe: Samples, dtype: torch.dtype, standardise: bool) -> Units:
-    """Pictures are put into ±1, which is what networks for pictures end in."""
-    if are_pictures([tuple(x.shape[1:]) for x in probe]):
-        return Units.spanning(probe, dtype)
-    return Units.of(probe, dtype) if standardise else Units.plain(probe, dtype)

@@ -24,7 +24,7 @@ from torchspot.estimators.problem import Problem, pose
 from torchspot.estimators.run import Run, Weighing, judge_of, keep_in
 from torchspot.latents import Latent, uniform
 from torchspot.networks.augmentation import Augmentation
-from torchspot.networks.convolutional import are_pictures, picture_critics
+from torchspot.networks.convolutional import picture_critics
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import InDataUnits, Shapes
 from torchspot.objectives.transport import MarginalWeights, Objective, Transport
@@ -36,7 +36,7 @@ from torchspot.training.loop import Training
 from torchspot.training.players import Draw, Player, Stream, nothing
 from torchspot.training.replicas import stacked
 from torchspot.training.schedules import Rising
-from torchspot.types import Callback, Cost, Engine, Estimate, Samples
+from torchspot.types import Callback, Cost, Engine, Estimate, Samples, Shape
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,10 @@ class PushforwardEstimator(BaseEstimator, ABC):
     @abstractmethod
     def _default_preset(self, problem: Problem) -> Preset:
         """Where none is given."""
+
+    @abstractmethod
+    def _as_pictures(self, shapes: Sequence[Shape]) -> bool:
+        """Whether samples of these shapes are pictures to the networks."""
 
     @abstractmethod
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
@@ -166,10 +170,18 @@ def _prepare(
     replicas = _check_replicas(estimator)
     engine = choose_engine() if estimator.engine is None else estimator.engine
     standardise = estimator.preset is None or estimator.preset.standardise
-    problem = pose(sources, weights, seed=estimator.seed, engine=engine, standardise=standardise)
+    problem = pose(
+        sources,
+        weights,
+        seed=estimator.seed,
+        engine=engine,
+        standardise=standardise,
+        as_pictures=estimator._as_pictures,
+    )
     if estimator.engine is None:
-        engine = choose_engine(pictures=are_pictures(problem.shapes))
+        engine = choose_engine(pictures=problem.pictures)
     preset = estimator._default_preset(problem) if estimator.preset is None else estimator.preset
+    _check_augmentation(preset, problem)
     problem.check_cost(estimator.cost)
     sizes = _sizes(estimator, preset, problem)
     game = estimator._game(preset, problem, sizes)
@@ -209,9 +221,17 @@ def _prepare(
     return run
 
 
+def _check_augmentation(preset: Preset, problem: Problem) -> None:
+    if preset.augmentation is not None and not problem.pictures:
+        raise InvalidArgument(
+            "the preset has an augmentation, which is for plans of pictures that draw noise. Leave it out: "
+            "replace(preset, augmentation=None)."
+        )
+
+
 def _usual_critics(problem: Problem, game: Game, preset: Preset, sizes: Sizes) -> Builder:
     """Convolutional for pictures, as wide as the generator at half size; fully connected for anything else."""
-    if are_pictures([problem.shapes[k] for k in game.held_of(problem)]):
+    if problem.pictures:
         return picture_critics(2 * sizes.width, preset.control)
     return mlp_critics(sizes.width, preset.critic_depth, preset.control)
 
@@ -240,9 +260,9 @@ def _objective(
             estimator.cost,
             eta,
             held,
-            game.zoom,
-            preset.adversarial,
-            game.augmentation,
+            zoom=game.zoom,
+            adversarial=preset.adversarial,
+            augmentation=game.augmentation,
         )
     )
 
@@ -287,7 +307,7 @@ def _check_callable(cost: Any) -> None:
 
 
 def _sizes(estimator: PushforwardEstimator, preset: Preset, problem: Problem) -> Sizes:
-    sizes = preset.sizes(problem.dim)
+    sizes = preset.sizes(problem.dim, pictures=problem.pictures)
     for name in ("steps", "batch_size"):
         value = getattr(estimator, name, None)
         if value is None:

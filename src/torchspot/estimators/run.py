@@ -2,6 +2,7 @@
 
 __all__ = ["Run", "Weighing", "judge_of", "keep_in"]
 
+import copy
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -85,8 +86,10 @@ class Run:
 
     @property
     def lipschitz(self) -> tuple[float, ...]:
-        """L_i, as far as is known: what the usual slack makes of η where η was given."""
+        """L_i, as far as is known: what the usual slack makes of η where η was given; 0 where η is no slope."""
         started = self.weighing.started
+        if self.facts.get("critics") == "logistic":
+            return (0.0,) * len(started.eta)
         return started.lipschitz or tuple(eta / started.slack for eta in started.eta)
 
     @property
@@ -142,9 +145,10 @@ def judge_of(
 
     if replicas == 1:
         return lambda: numbers(averaged())
+    template = copy.deepcopy(objective.generator).eval()
     of_all = OverReplicas(
-        lambda: numbers(objective.generator),
-        nn.ModuleList((objective.generator, objective.critics)),
+        lambda: numbers(template),
+        nn.ModuleList((template, objective.critics)),
         nn.ModuleList((averaged(), training.turns[0].player.modules[0])),
         name="what is measured at logged steps",
     )

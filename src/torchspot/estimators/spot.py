@@ -25,7 +25,7 @@ from torchspot.networks.lipschitz import Free
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.objectives.transport import CONDITIONAL_SLACK, MAP_SLACK, SLACK, marginal_weights, unpaired_weights
 from torchspot.plans.conditional import as_arrays
-from torchspot.types import Callback, Cost, Engine
+from torchspot.types import Callback, Cost, Engine, Shape
 
 _LATENT_OF_IMAGES, _FEW_PICTURES = 100, 10_000
 
@@ -38,19 +38,21 @@ class SPOT(PushforwardEstimator):
     Args:
         cost: function of one batch of each marginal that gives one number a row, differentiable.
         generator: builder `(shapes, rng) -> Module` of the network from noise to the marginals, or a module; if
-            anchored, from one flat row (sample, noise) to the *other* marginals.
+            anchored, from one flat row (sample, noise) to the *other* marginals; of pictures with values within ±1.
         critics: builder of one module that takes the tuple of samples and gives one value a row for each, or a module.
         latent: the noise; by default Gaussian, as large as the largest marginal (100 for images).
             `latents.anchored()` starts from real samples of the first data set, and so learns where each goes.
         marginal_weight: η, one number or one for each marginal; by default three times the cost's Lipschitz constant
-            (twice for maps from real samples, five times for such with noise).
+            (twice for maps from real samples, five times for such with noise), for pictures twice the mean cost of
+            unpaired ones.
         steps: generator steps; by default from the data's dimension.
         batch_size: samples a step; by default from the data's dimension.
         replicas: so many independent runs (weights, mini-batches and noise of their own), computed together.
         preset: how to train; `presets.default()` if None, for anchored plans `presets.anchored()`, with noise
-            `presets.conditional()`, for pictures `presets.pictures()`.
+            `presets.conditional()`, for pictures `presets.pictures()`, below 10 000 of them with an augmentation.
         seed: of everything random.
-        engine: where and how to train; if None, `Captured()` on a GPU and `Eager()` without one.
+        engine: where and how to train; if None, `Captured()` on a GPU (with `autocast=torch.bfloat16` for pictures)
+            and `Eager()` without one.
         callbacks: called at logged steps.
 
     After `fit`: `plan_`, `distance_`, `history_`, `marginal_weights_` (η and where it came from) and `critics_`, the
@@ -111,8 +113,11 @@ class SPOT(PushforwardEstimator):
 
     def _default_preset(self, problem: Problem) -> Preset:
         if not isinstance(self.latent, Anchored):
-            return _for_pictures(problem) if are_pictures(problem.shapes) else presets.default()
+            return _for_pictures(problem) if problem.pictures else presets.default()
         return presets.conditional() if bound(self.latent, problem).noise_dim else presets.anchored()
+
+    def _as_pictures(self, shapes: Sequence[Shape]) -> bool:
+        return are_pictures(shapes) and not isinstance(self.latent, Anchored)
 
     def _game(self, preset: Preset, problem: Problem, sizes: Sizes) -> Game:
         latent = _default_latent(problem) if self.latent is None else self.latent
@@ -170,7 +175,7 @@ def _default_latent(problem: Problem) -> Latent:
 
 def _networks(preset: Preset, start: AffinePlan | None, width: int, problem: Problem) -> Builder:
     """The preset's generator: of pictures, or around the affine plan if there is one."""
-    if are_pictures(problem.shapes):
+    if problem.pictures:
         return pictures(width, preset.generator_depth)
     if start is not None:
         return around_affine(width, preset.generator_depth, tuple(a.float() for a in start.matrices))

@@ -6,6 +6,8 @@ __all__ = [
     "PictureHead",
     "PictureTrunk",
     "are_pictures",
+    "check_pictures",
+    "halving_critic",
     "normal_weights",
     "picture_critics",
     "pictures",
@@ -44,7 +46,7 @@ class PictureTrunk(nn.Module):
 
     def __init__(self, shapes: Shapes, width: int) -> None:
         super().__init__()
-        _check_pictures(shapes.marginals)
+        check_pictures(shapes.marginals)
         sizes = _halved([max(shape[k] for shape in shapes.marginals) for k in (1, 2)])
         channels = [min(width * 2**k, _GROWS * width) for k in range(len(sizes))][::-1]
         self._start, self._size = (*sizes[-1], channels[0]), sizes[0]
@@ -106,13 +108,11 @@ class PictureGenerator(nn.Module):
 
 
 class PictureCritics(nn.Module):
-    """λ_i: for each marginal a network of convolutions under a Lipschitz control, each halving the picture."""
+    """λ_i: for each marginal a network with convolutions under a Lipschitz control; networks may share layers."""
 
-    def __init__(self, shapes: Shapes, *, width: int, control: Control, rng: torch.Generator) -> None:
+    def __init__(self, networks: Sequence[nn.Module], control: Control) -> None:
         super().__init__()
-        _check_pictures(shapes.marginals)
-        self.control = control
-        self.networks = nn.ModuleList(_critic(shape, width, control, rng) for shape in shapes.marginals)
+        self.networks, self.control = nn.ModuleList(networks), control
 
     def forward(self, us: Samples) -> tuple[Values, ...]:
         return tuple(network(_last(u)).flatten() for network, u in zip(self.networks, us, strict=True))
@@ -122,7 +122,7 @@ class PictureCritics(nn.Module):
         self.control.after_step(self._layers())
 
     def operator_norms(self) -> list[float]:
-        """The measured largest singular value of every convolution, marginal by marginal."""
+        """The measured largest singular value of every convolution, marginal by marginal, those shared once."""
         return [layer.operator_norm() for layer in self._layers()]
 
     def _layers(self) -> list[Convolution]:
@@ -138,20 +138,24 @@ class pictures:  # noqa: N801
     depth: int = 2
     """Convolutions of each marginal's own before the last, at least one."""
 
+    @torch.random.fork_rng(devices=[])
     def __call__(self, shapes: Shapes, rng: torch.Generator) -> PictureGenerator:
         return PictureGenerator(shapes, width=self.width, depth=self.depth, rng=rng)
 
 
 @dataclass(frozen=True)
 class picture_critics:  # noqa: N801
-    """Builder of convolutional critics."""
+    """Builder of critics of convolutions that halve the picture."""
 
     width: int = 64
     """Channels after the first convolution."""
     control: Control = field(default_factory=OperatorNorm)
 
+    @torch.random.fork_rng(devices=[])
     def __call__(self, shapes: Shapes, rng: torch.Generator) -> PictureCritics:
-        return PictureCritics(shapes, width=self.width, control=self.control, rng=rng)
+        check_pictures(shapes.marginals)
+        networks = [halving_critic(shape, self.width, self.control, rng) for shape in shapes.marginals]
+        return PictureCritics(networks, self.control)
 
 
 def normal_weights(module: nn.Module, rng: torch.Generator) -> None:
@@ -163,7 +167,7 @@ def normal_weights(module: nn.Module, rng: torch.Generator) -> None:
                 nn.init.zeros_(layer.bias)
 
 
-def _critic(shape: Shape, width: int, control: Control, rng: torch.Generator) -> nn.Sequential:
+def halving_critic(shape: Shape, width: int, control: Control, rng: torch.Generator) -> nn.Sequential:
     """Convolutions 4 × 4 that halve, one 3 × 3, and one over all that is left."""
     layers: list[nn.Module] = []
     inputs, outputs, size = shape[0], width, (shape[1], shape[2])
@@ -195,9 +199,10 @@ def _last(u: Maps) -> Maps:
     return u.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2) if u.is_cuda else u
 
 
-def _check_pictures(shapes: Sequence[Shape]) -> None:
+def check_pictures(shapes: Sequence[Shape]) -> None:
+    """Raises what says what pictures are, where these are none."""
     if not are_pictures(shapes):
         raise InvalidArgument(
             f"networks for pictures take samples of shape (channels, height, width), at least {_SMALLEST + 1} pixels "
-            f"high and wide, and these are {list(shapes)}. Leave out generator= and critics=, or reshape the data."
+            f"high and wide, and these are {list(shapes)}. Reshape the data, or use networks for vectors."
         )

@@ -47,7 +47,7 @@ class Window:
 
     @property
     def overlap(self) -> int:
-        """√ of the number of windows that a pixel is in, at most: ‖convolution‖ ≤ this · ‖kernel as a matrix‖."""
+        """√ of the number of windows that a pixel is in, rounded up: ‖convolution‖ ≤ this · ‖kernel as a matrix‖."""
         height, width = (min(math.ceil(k / self.stride), n) for k, n in zip(self.kernel, self.out_size, strict=True))
         return math.ceil(math.sqrt(height * width))
 

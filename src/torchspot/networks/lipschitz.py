@@ -112,51 +112,45 @@ class Orthogonal:
                 weight.copy_(new)
 
 
+class _PowerIterated(ABC):
+    """What the two spectral norms share."""
+
+    def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
+        return _SpectralLinear(inputs, outputs, rng)
+
+    @abstractmethod
+    def convolution(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> Convolution:
+        """A convolution under this control."""
+
+    def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
+        return leaky()
+
+    def picture_activation(self) -> nn.Module:
+        return leaky()
+
+    def after_step(self, layers: Sequence[Any]) -> None:
+        """One power iteration, so that the next pass divides by an up-to-date singular value."""
+        for layer in layers:
+            layer.iterate()
+
+
 @dataclass(frozen=True)
-class SpectralNorm:
+class SpectralNorm(_PowerIterated):
     """Weights divided by their largest singular value, followed by one power iteration a step. As in the paper.
 
     Kernels of convolutions are taken as matrices, which does not bound the convolution: see `OperatorNorm`.
     """
 
-    def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
-        return _SpectralLinear(inputs, outputs, rng)
-
     def convolution(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> Convolution:
         return KernelNormConvolution(window, rng, bias=bias)
 
-    def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
-        return leaky()
-
-    def picture_activation(self) -> nn.Module:
-        return leaky()
-
-    def after_step(self, layers: Sequence[Any]) -> None:
-        """One power iteration, so that the next pass divides by an up-to-date singular value."""
-        for layer in layers:
-            layer.iterate()
-
 
 @dataclass(frozen=True)
-class OperatorNorm:
+class OperatorNorm(_PowerIterated):
     """Spectral norm that holds for convolutions: power iteration runs on pictures, not on kernels."""
-
-    def layer(self, inputs: Sequence[int], outputs: int, rng: torch.Generator) -> Layer:
-        return _SpectralLinear(inputs, outputs, rng)
 
     def convolution(self, window: Window, rng: torch.Generator, *, bias: bool = True) -> Convolution:
         return OperatorNormConvolution(window, rng, bias=bias)
-
-    def activation(self, inputs: Sequence[int], units: int, rng: torch.Generator) -> nn.Module:
-        return leaky()
-
-    def picture_activation(self) -> nn.Module:
-        return leaky()
-
-    def after_step(self, layers: Sequence[Any]) -> None:
-        """One power iteration, so that the next pass divides by an up-to-date singular value."""
-        for layer in layers:
-            layer.iterate()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torchspot.networks.generators import (
     shared_trunk,
 )
 from torchspot.networks.ode import Flow, flow
+from torchspot.networks.tied import TiedGenerator, tied
 
 _KINDS: dict[str, tuple[type[nn.Module], Any]] = {
     "separate": (SeparateGenerator, separate),
@@ -26,6 +27,7 @@ _KINDS: dict[str, tuple[type[nn.Module], Any]] = {
     "shared_trunk": (SharedTrunkGenerator, shared_trunk),
     "flow": (Flow, flow),
     "pictures": (PictureGenerator, pictures),
+    "tied": (TiedGenerator, tied),
 }
 
 

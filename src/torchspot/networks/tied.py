@@ -1,6 +1,6 @@
 """Networks of which marginals share part: the same module objects, so that one step moves them for all."""
 
-__all__ = ["TiedCritics", "TiedGenerator", "tied", "tied_critics"]
+__all__ = ["TiedGenerator", "tied", "tied_critics"]
 
 from dataclasses import dataclass, field
 
@@ -9,10 +9,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchspot.errors import InvalidArgument
-from torchspot.networks.convolutional import PictureCritics, PictureHead, PictureTrunk, normal_weights
+from torchspot.networks.convolutional import (
+    PictureCritics,
+    PictureHead,
+    PictureTrunk,
+    check_pictures,
+    halving_critic,
+    normal_weights,
+)
 from torchspot.networks.generators import Shapes
 from torchspot.networks.lipschitz import Control, Free
-from torchspot.types import Samples, Values
+from torchspot.types import Samples
 
 
 class TiedGenerator(nn.Module):
@@ -34,32 +41,6 @@ class TiedGenerator(nn.Module):
         return tuple(head(maps).tanh() for head in self.heads)
 
 
-class TiedCritics(nn.Module):
-    """λ_i of pictures of one size: each marginal has its own first layer, and all others are the same."""
-
-    def __init__(self, shapes: Shapes, *, width: int, control: Control, rng: torch.Generator) -> None:
-        super().__init__()
-        _check_one_size(shapes)
-        self.critics = PictureCritics(shapes, width=width, control=control, rng=rng)
-        first, *others = self.critics.networks
-        assert isinstance(first, nn.Sequential)
-        for network in others:
-            assert isinstance(network, nn.Sequential)
-            for k in range(2, len(first)):
-                network[k] = first[k]
-
-    def forward(self, us: Samples) -> tuple[Values, ...]:
-        return self.critics(us)
-
-    def after_step(self) -> None:
-        """What the Lipschitz control does after each step of these weights."""
-        self.critics.after_step()
-
-    def operator_norms(self) -> list[float]:
-        """The measured largest singular value of every convolution, those shared once."""
-        return self.critics.operator_norms()
-
-
 @dataclass(frozen=True)
 class tied:  # noqa: N801
     """Builder of a generator of pictures whose marginals share all but the last layers."""
@@ -67,6 +48,7 @@ class tied:  # noqa: N801
     width: int = 32
     depth: int = 2
 
+    @torch.random.fork_rng(devices=[])
     def __call__(self, shapes: Shapes, rng: torch.Generator) -> TiedGenerator:
         return TiedGenerator(shapes, width=self.width, depth=self.depth, rng=rng)
 
@@ -78,11 +60,17 @@ class tied_critics:  # noqa: N801
     width: int = 64
     control: Control = field(default_factory=Free)
 
-    def __call__(self, shapes: Shapes, rng: torch.Generator) -> TiedCritics:
-        return TiedCritics(shapes, width=self.width, control=self.control, rng=rng)
+    @torch.random.fork_rng(devices=[])
+    def __call__(self, shapes: Shapes, rng: torch.Generator) -> PictureCritics:
+        _check_one_size(shapes)
+        first, *others = (halving_critic(shape, self.width, self.control, rng) for shape in shapes.marginals)
+        return PictureCritics(
+            [first, *(nn.Sequential(*list(own)[:2], *list(first)[2:]) for own in others)], self.control
+        )
 
 
 def _check_one_size(shapes: Shapes) -> None:
+    check_pictures(shapes.marginals)
     if len({shape[1:] for shape in shapes.marginals}) != 1:
         raise InvalidArgument(
             f"tied networks take pictures of one height and width, and these are {list(shapes.marginals)}. "

@@ -24,7 +24,7 @@ from torchspot.exact import matched
 from torchspot.networks.augmentation import Augmentation
 from torchspot.networks.generators import InDataUnits
 from torchspot.objectives.adversarial import Adversarial, Wasserstein
-from torchspot.types import Cost, Samples
+from torchspot.types import Cost, Samples, Values
 
 _MATCHED, _PAIRED, _FEW, _UNPAIRED = 1024, 4096, 8, 2.0
 SLACK, MAP_SLACK, CONDITIONAL_SLACK = 3.0, 2.0, 5.0
@@ -107,13 +107,18 @@ class Transport:
     def price(self, us: Samples, numbers: Tensor | None = None) -> Float[Tensor, ""]:
         """What the generator pays for these standardised samples: mean c + Σ_i η_i mean λ_i."""
         pull = self.adversarial.pull(torch.stack(self._judged(self._held(us), numbers)))  # (marginals held,)
-        return self.cost(*self.generator.units.to_data(us)).mean() + self._weighted(pull)
+        return self._costs(self.generator, us).mean() + self._weighted(pull)
 
     def _judged(self, us: Samples, numbers: Tensor | None) -> tuple[Tensor, ...]:
         """The critics' values of samples, seen through the augmentation where there is one."""
         if self.augmentation is None or numbers is None:
             return self.critics(us)
         return self.critics(tuple(self.augmentation(u, numbers) for u in us))
+
+    def _costs(self, generator: InDataUnits, us: Samples) -> Values:
+        """c of standardised samples, never in a lower precision than theirs in data units."""
+        with torch.autocast(us[0].device.type, enabled=False):
+            return self.cost(*generator.units.to_data(us))
 
     @property
     def _pull_unit(self) -> Float[Tensor, ""]:
@@ -123,7 +128,7 @@ class Transport:
     def judged(self, generator: InDataUnits, batch: tuple[Tensor, ...], real: Samples) -> tuple[Samples, Tensor]:
         """Standardised samples of this generator; its cost and the objective J."""
         us = generator.standardised(batch[0])
-        cost = self.cost(*generator.units.to_data(us)).double().mean()
+        cost = self._costs(generator, us).double().mean()
         return us, torch.stack((cost, cost + self.gap(us, real)))
 
     def gap(self, fake: Samples, real: Samples) -> Float[Tensor, ""]:
@@ -133,7 +138,8 @@ class Transport:
 
     def _weighted(self, means: Float[Tensor, " held"]) -> Float[Tensor, ""]:
         held = [self.eta[k] for k in self.held]
-        eta = torch.stack([e * r for e, r in zip(held, self.zoom, strict=True)] if self.zoom else held)
+        wide = self.zoom if self.zoom and not self.adversarial.scale_free else (1.0,) * len(held)
+        eta = torch.stack([e * r for e, r in zip(held, wide, strict=True)])
         return (means * eta).sum() * self._pull_unit
 
     def _held(self, us: Samples) -> Samples:

@@ -137,7 +137,7 @@ class OptimisticAdam:
 
 @dataclass(frozen=True)
 class RMSprop:
-    """x ← x − rate · g / (√v + ε), v the running mean of g². The first of Adam's two decays is not used.
+    """x ← x − rate · g / (√v + ε), v ← β₂ v + (1 − β₂) g². The first of Adam's two decays is not used.
 
     Reference: lecture 6 of "Neural Networks for Machine Learning", G. Hinton, 2012.
     """
