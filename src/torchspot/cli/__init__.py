@@ -157,8 +157,9 @@ def sample(
 
     Example: [bold]torchspot sample runs/cells -n 100000 --out pairs.parquet[/bold]
     """
+    write = writer(out) if out.suffix else None
     plan = load_to_draw(run)
-    if plan.of_pictures and not out.suffix:
+    if plan.of_pictures and write is None:
         check_folder_for_pictures(out, plan.shapes)
         write_pictures(out, plan.sample(n, seed))
         console.print(
@@ -166,7 +167,7 @@ def sample(
             soft_wrap=True,
         )
         return
-    write = writer(out)
+    write = write or writer(out)
     samples = plan.sample(n, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     with storage.replacing(out) as temporary:
@@ -221,12 +222,14 @@ def transport(
 
     Example: [bold]torchspot transport runs/cells new.parquet --out moved.parquet[/bold]
     """
+    write = writer(out) if out.suffix else None
     if mean and n > 1:
         raise InvalidArgument("--mean gives one partner of each point: leave out -n.")
     plan = load_to_move(run, start)
-    if as_files := plan.of_pictures and not out.suffix:
+    if plan.of_pictures and write is None:
         check_folder_for_pictures(out, plan.shapes)
-    write = None if as_files else writer(out)
+    else:
+        write = write or writer(out)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         given = all_rows(points_at(points, *recorded_size(run)))

@@ -118,7 +118,7 @@ def pose(
     seed: int,
     engine: Engine,
     standardise: bool = True,
-    as_pictures: Callable[[Sequence[Shape]], bool],
+    as_pictures: Callable[[Sequence[Shape]], bool] = lambda shapes: False,
 ) -> Problem:
     """Opens the sources, sets rows aside, and measures where the data lies (or takes it as it is).
 
