@@ -231,7 +231,7 @@ def entropic(learning_rate: float = _FULL_RATE) -> Preset:
     return replace(default(learning_rate), betas=(0.0, 0.99), averaging=0.998, batch_size=1024, steps=10_000)
 
 
-def pictures(learning_rate: float = 3e-4) -> Preset:
+def pictures(learning_rate: float = 1e-3) -> Preset:
     """The recipe for pictures: convolutions whose operators are normalised, and critics that tell real from made.
 
     W1 between pictures hardly sees texture, so critics are asked which law a picture is from (`Logistic`), and η is
