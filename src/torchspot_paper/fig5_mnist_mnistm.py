@@ -90,20 +90,19 @@ def _spot(call: Call, setting: Setting, task: Task) -> SPOT | CoGAN:
 
 
 def _cogan(call: Call, setting: Setting, task: Task) -> SPOT | CoGAN:
-    own: dict[str, Any] = {"batch_size": 64}
+    own: dict[str, Any] = {}
     if setting.preset == "ours":
         ours = presets.pictures()
-        own |= {
+        own = {
             "critics": tied_critics(control=OperatorNorm()),
             "adversarial": ours.adversarial,
             "optimizer": OptimisticAdam(ours.learning_rate, ours.betas, Cosine()),
             "averaging": ours.averaging,
         }
-    if call.quick:
-        own["batch_size"] = 8
     cogan = CoGAN(
         cost=task.cost,
         steps=4 if call.quick else STEPS,
+        batch_size=8 if call.quick else 64,
         seed=setting.seed,
         engine=engine_for_pictures(call),
         **own,
@@ -143,7 +142,7 @@ def _literal(call: Call, setting: Setting, task: Task) -> SPOT | CoGAN:
         steps=2 if call.quick else None,
         batch_size=4 if call.quick else None,
         seed=setting.seed,
-        engine=engine_for_pictures(call),
+        engine=call.engine(),
     )
     return spot.fit(*(as_source(resized(x, LITERAL_SIZE)) for x in task.train))
 

@@ -15,6 +15,7 @@ __all__ = [
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from torchspot.data.arrays import Rows
 from torchspot.evaluation.images import (
     colour_spread,
     frechet_distance,
+    in_parts,
     kernel_distance,
     label_agreement,
     pairing_of,
@@ -197,7 +199,7 @@ def _looks(
     numbers |= {f"classifier_accuracy_{name}": judge.accuracy for name, judge in zip("xy", judges, strict=True)}
     real = tuple(torch.from_numpy(x).to(choose_device(call.device)) / 255 for x in task.real)
     numbers["label_agreement_real"] = label_agreement(real, networks)
-    return [_in_parts(network.features) for network in networks]
+    return [partial(in_parts, network.features) for network in networks]
 
 
 def _beside_real_pairs(task: Task, device: torch.device) -> dict[str, float]:
@@ -209,14 +211,6 @@ def _beside_real_pairs(task: Task, device: torch.device) -> dict[str, float]:
     a, b = (costs.contour.strengths(p).double().cpu().numpy() for p in (x, y))
     least = sum(wasserstein_distance(u, v) for u, v in zip(a.T, b.T, strict=True))
     return {"contour_ratio_real_pairs": pairing.ratio, "contour_ratio_least": least / pairing.shuffled}
-
-
-def _in_parts(features: Callable[[Tensor], Tensor]) -> Look:
-    @torch.no_grad()
-    def look(x: Tensor) -> Tensor:
-        return torch.cat([features(part) for part in torch.split(x, 1000)])
-
-    return look
 
 
 def _real_digits(call: Call) -> tuple[Digits, Digits]:

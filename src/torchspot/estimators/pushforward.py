@@ -169,15 +169,7 @@ def _prepare(
     _check_callable(estimator.cost)
     replicas = _check_replicas(estimator)
     engine = choose_engine() if estimator.engine is None else estimator.engine
-    standardise = estimator.preset is None or estimator.preset.standardise
-    problem = pose(
-        sources,
-        weights,
-        seed=estimator.seed,
-        engine=engine,
-        standardise=standardise,
-        as_pictures=estimator._as_pictures,
-    )
+    problem = _posed(estimator, sources, weights, engine)
     if estimator.engine is None:
         engine = choose_engine(pictures=problem.pictures)
     preset = estimator._default_preset(problem) if estimator.preset is None else estimator.preset
@@ -219,6 +211,15 @@ def _prepare(
         if hasattr(callback, "begin"):
             callback.begin(run)
     return run
+
+
+def _posed(
+    estimator: PushforwardEstimator, sources: Sequence[Any], weights: Sequence[Any] | None, engine: Engine
+) -> Problem:
+    """The data as the estimator and its preset take it."""
+    standardise = estimator.preset is None or estimator.preset.standardise
+    seed, as_pictures = estimator.seed, estimator._as_pictures
+    return pose(sources, weights, seed=seed, engine=engine, standardise=standardise, as_pictures=as_pictures)
 
 
 def _check_augmentation(preset: Preset, problem: Problem) -> None:

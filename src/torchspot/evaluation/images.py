@@ -4,6 +4,7 @@ __all__ = [
     "Pairing",
     "colour_spread",
     "frechet_distance",
+    "in_parts",
     "kernel_distance",
     "label_agreement",
     "pairing",
@@ -59,8 +60,8 @@ def pairing_of(samples: Samples, cost: Cost) -> Pairing:
     first, *others = samples
     if len(first) < 2:
         raise InvalidArgument(f"pairing needs at least two joint samples, and got {len(first)}.")
-    paired = _mapped(cost, first, *others)
-    shuffled = _mapped(cost, first, *(x.roll(k, 0) for k, x in enumerate(others, start=1)))
+    paired = in_parts(cost, first, *others)
+    shuffled = in_parts(cost, first, *(x.roll(k, 0) for k, x in enumerate(others, start=1)))
     return Pairing(
         float(paired.mean()), float(shuffled.mean()), float((shuffled - paired).std()) / math.sqrt(len(first))
     )
@@ -70,7 +71,7 @@ def label_agreement(samples: Samples, classifiers: Sequence[Callable[[Tensor], T
     """The share of joint samples to which the classifiers, one of each marginal, give the same class."""
     if len(samples) != len(classifiers):
         raise InvalidArgument(f"there are {len(samples)} marginals and {len(classifiers)} classifiers. Give one each.")
-    said = [_mapped(scores, x).argmax(1) for x, scores in zip(samples, classifiers, strict=True)]
+    said = [in_parts(scores, x).argmax(1) for x, scores in zip(samples, classifiers, strict=True)]
     return float(torch.stack([classes == said[0] for classes in said[1:]]).all(0).double().mean())
 
 
@@ -149,13 +150,13 @@ def random_features(channels: int, *, seed: int = 0, width: int = 32) -> Callabl
         layer.weight *= math.sqrt(2 / layer.weight[0].numel()) / float(layer.weight.std())
 
     def features(x: Pictures) -> Features:
-        return _mapped(network.to(x.device), x.float() * 2 - 1)
+        return in_parts(network.to(x.device), x.float() * 2 - 1)
 
     return features
 
 
 @torch.no_grad()
-def _mapped(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
+def in_parts(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
     """A function of samples, some rows at a time, in float64."""
     parts = zip(*(torch.split(x, _CHUNK) for x in xs), strict=True)
     return torch.cat([function(*part).double() for part in parts])
