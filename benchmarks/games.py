@@ -137,6 +137,7 @@ def pictures(engine: Engine, *, replicas: int = 1) -> Training:
 def section_5_3(engine: Engine, *, replicas: int = 1, size: int = 64, batch: int = 64) -> Training:
     """Pictures in colour, contour cost, the recipe for pictures."""
     recipe = presets.pictures()
+    width = recipe.sizes(3 * size**2, pictures=True).width
     shapes = Shapes(100, ((3, size, size),) * 2)
     data = [torch.randint(256, (2000, 3, size, size), generator=rng(k), dtype=torch.uint8) for k in (0, 1)]
     samplers = [Rows(x.to(engine.device), scale=1 / 255) for x in data]
@@ -145,9 +146,9 @@ def section_5_3(engine: Engine, *, replicas: int = 1, size: int = 64, batch: int
 
     def players(seed: int) -> list[Player]:
         units = Units(tuple(torch.full((3, size, size), 0.5) for _ in data), 0.5, dtype=engine.dtype)
-        network = convolutional.pictures(recipe.width)(shapes, rng(2 * seed))
+        network = convolutional.pictures(width)(shapes, rng(2 * seed))
         generator = InDataUnits(network, units).to(engine.device, engine.dtype)
-        critics = convolutional.picture_critics(2 * recipe.width, recipe.control)(shapes, rng(2 * seed + 1))
+        critics = convolutional.picture_critics(2 * width, recipe.control)(shapes, rng(2 * seed + 1))
         critics = critics.to(engine.device, engine.dtype)
         game = Transport(generator, critics, costs.contour, eta, (0, 1), adversarial=recipe.adversarial)
         after = critics.after_step

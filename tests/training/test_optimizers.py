@@ -77,6 +77,22 @@ def test_kernels_are_aligned_and_what_lies_between_stays_zero():
     assert all(not torch.equal(p, old) for p, old in zip(modules.parameters(), before, strict=True))
 
 
+def test_kernels_have_their_channels_last_and_step_as_in_torch():
+    mine, theirs = (nn.Sequential(nn.Conv2d(3, 4, (2, 3)), nn.ConvTranspose2d(4, 5, 3)) for _ in range(2))
+    theirs.load_state_dict(mine.state_dict())
+    x = torch.randn(2, 3, 6, 7)
+    flat, rule, torchs = FlatParameters([mine]), Adam(0.1), torch.optim.Adam(theirs.parameters(), 0.1)
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in mine.parameters() if p.ndim == 4)
+    memory, numbers = rule.init(flat.vector), rule.numbers(torch.arange(2.0), torch.zeros(2))
+    for t in range(2):
+        rule.move(flat.vector, flat.gradient(mine(x).square().mean()), memory, numbers[t])
+        torchs.zero_grad()
+        theirs(x).square().mean().backward()
+        torchs.step()
+    for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
 def test_a_parameter_that_the_loss_does_not_see_gets_zero():
     layer = nn.Linear(2, 2)
     gradient = FlatParameters([layer]).gradient(layer.weight.sum())

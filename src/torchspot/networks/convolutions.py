@@ -55,12 +55,21 @@ class Window:
     def kernel_shape(self) -> tuple[int, int, int, int]:
         return (self.outputs, self.inputs, *self.kernel)
 
+    @property
+    def whole(self) -> bool:
+        """Whether there is but one window, all of the picture: a matrix product, which is done as such."""
+        return self.padding == 0 and self.kernel == self.size
+
     def over(self, x: Maps, kernel: Kernel, bias: Tensor | None = None) -> Maps:
         """The convolution of these maps."""
+        if self.whole:
+            return functional.linear(x.flatten(1), kernel.flatten(1), bias)[..., None, None]
         return functional.conv2d(x, kernel, bias, self.stride, self.padding)
 
     def back(self, y: Maps, kernel: Kernel) -> Maps:
         """Its transpose."""
+        if self.whole:
+            return (y.flatten(1) @ kernel.flatten(1)).view(-1, self.inputs, *self.size)
         missing = [
             n - ((m - 1) * self.stride - 2 * self.padding + k)
             for n, m, k in zip(self.size, self.out_size, self.kernel, strict=True)

@@ -37,14 +37,15 @@ class FlatParameters:
 def as_views(parameters: Sequence[nn.Parameter]) -> Vector:
     """A vector with the values of all parameters, which become views of it.
 
-    Kernels of convolutions begin at multiples of 64 numbers, as fast convolutions on a GPU read many at once; what
-    lies between stays 0.
+    Kernels of convolutions begin at multiples of 64 numbers and have their channels last, as fast convolutions on a
+    GPU read many at once; what lies between stays 0.
     """
     vector = _joined([p.detach() for p in parameters], parameters)
     start = 0
     for p, gap in zip(parameters, _gaps(parameters), strict=True):
         start += gap
-        p.data = vector[start : start + p.numel()].view_as(p)
+        row = vector[start : start + p.numel()]
+        p.data = row.view(_last(p).shape).movedim(-1, 1) if p.ndim == _KERNEL_DIMS else row.view_as(p)
         start += p.numel()
     return vector
 
@@ -53,8 +54,14 @@ def _joined(values: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> Vec
     """All values in one row, with gaps before some."""
     parts: list[Tensor] = []
     for value, gap in zip(values, _gaps(parameters), strict=True):
-        parts += [value.new_zeros(gap), value.reshape(-1)] if gap else [value.reshape(-1)]
+        row = (_last(value) if value.ndim == _KERNEL_DIMS else value).reshape(-1)
+        parts += [value.new_zeros(gap), row] if gap else [row]
     return torch.cat(parts)
+
+
+def _last(kernel: Tensor) -> Tensor:
+    """(outputs, inputs, height, width) with the inputs last."""
+    return kernel.movedim(1, -1)
 
 
 def _gaps(parameters: Sequence[nn.Parameter]) -> list[int]:
