@@ -137,7 +137,7 @@ def pictures(engine: Engine, *, replicas: int = 1) -> Training:
 def section_5_3(engine: Engine, *, replicas: int = 1, size: int = 64, batch: int = 64) -> Training:
     """Pictures in colour, contour cost, the recipe for pictures."""
     recipe = presets.pictures()
-    width = recipe.sizes(3 * size**2, pictures=True).width
+    width = recipe.sizes(3 * size**2, pictures=True, gpu=True).width
     shapes = Shapes(100, ((3, size, size),) * 2)
     data = [torch.randint(256, (2000, 3, size, size), generator=rng(k), dtype=torch.uint8) for k in (0, 1)]
     samplers = [Rows(x.to(engine.device), scale=1 / 255) for x in data]
@@ -152,7 +152,7 @@ def section_5_3(engine: Engine, *, replicas: int = 1, size: int = 64, batch: int
         critics = critics.to(engine.device, engine.dtype)
         game = Transport(generator, critics, costs.contour, eta, (0, 1), adversarial=recipe.adversarial)
         after = critics.after_step
-        rate = recipe.learning_rate
+        rate, _ = recipe.rates(width)
         return [
             Player("critics", (critics,), optimizer(rate), draws[0], game.critic_loss, after_step=after),
             Player("generator", (generator,), optimizer(rate), draws[1], game.generator_loss, averaging=0.999),

@@ -12,7 +12,7 @@ from torchspot import SPOT, costs, presets
 from torchspot.baselines import CoGAN
 from torchspot.estimators.presets import Bursts, Preset
 from torchspot.networks.lipschitz import Clipping, OperatorNorm
-from torchspot.networks.tied import tied_critics
+from torchspot.networks.tied import tied, tied_critics
 from torchspot.training.optimizers import OptimisticAdam, RMSprop
 from torchspot.training.schedules import Cosine
 from torchspot_paper.datasets import PATCH, as_source, resized
@@ -32,6 +32,9 @@ from torchspot_paper.recipe import Call, Outcome, Rows
 
 EXPERIMENT = "fig5"
 STEPS, LITERAL_STEPS = 20_000, 3_000
+PRECISION_STEPS = 5_000
+"""Of the runs that compare float32 with bfloat16, all else equal."""
+PRECISIONS = ("float32", "bfloat16")
 LITERAL_SIZE = 64
 """The appendix' networks of section 5.3 make pictures of 64 × 64."""
 
@@ -59,7 +62,7 @@ def settings(quick: bool) -> list[Setting]:
     return [
         *(Setting("spot", "default", seed) for seed in seeds),
         *(Setting("cogan", "its own", seed) for seed in seeds),
-        *([] if quick else [Setting("cogan", "ours", 0), Setting("spot", "float32", 0)]),
+        *([] if quick else [Setting("cogan", "ours", 0), *(Setting("spot", name, 0) for name in PRECISIONS)]),
         Setting("spot-paper", "paper", 0),
         Setting("spot-reference", "reference", 0),
     ]
@@ -86,23 +89,23 @@ def draw(rows: Rows, file: Path) -> None:
 
 def _spot(call: Call, setting: Setting, task: Task) -> SPOT | CoGAN:
     engine = call.engine() if setting.preset == "float32" else None
-    return spot_of_pictures(call, task, seed=setting.seed, steps=STEPS, engine=engine)
+    steps = PRECISION_STEPS if setting.preset in PRECISIONS else STEPS
+    return spot_of_pictures(call, task, seed=setting.seed, steps=steps, engine=engine)
 
 
 def _cogan(call: Call, setting: Setting, task: Task) -> SPOT | CoGAN:
-    own: dict[str, Any] = {}
+    own: dict[str, Any] = {"batch_size": 8} if call.quick else {}
     if setting.preset == "ours":
         ours = presets.pictures()
-        own = {
+        own |= {
             "critics": tied_critics(control=OperatorNorm()),
             "adversarial": ours.adversarial,
-            "optimizer": OptimisticAdam(ours.learning_rate, ours.betas, Cosine()),
+            "optimizer": OptimisticAdam(ours.rates(tied().width)[0], ours.betas, Cosine()),
             "averaging": ours.averaging,
         }
     cogan = CoGAN(
         cost=task.cost,
         steps=4 if call.quick else STEPS,
-        batch_size=8 if call.quick else 64,
         seed=setting.seed,
         engine=engine_for_pictures(call),
         **own,

@@ -61,7 +61,7 @@ class CoGAN(BaseEstimator):
         optimizer: Optimizer = Adam(2e-4, (0.5, 0.999)),  # noqa: B008
         averaging: float = 0.0,
         steps: int = 20_000,
-        batch_size: int = 64,
+        batch_size: int = 128,
         seed: int = 0,
         engine: Engine | None = None,
         callbacks: Sequence[Callback] = (),

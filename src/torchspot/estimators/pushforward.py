@@ -308,7 +308,8 @@ def _check_callable(cost: Any) -> None:
 
 
 def _sizes(estimator: PushforwardEstimator, preset: Preset, problem: Problem) -> Sizes:
-    sizes = preset.sizes(problem.dim, pictures=problem.pictures)
+    gpu = problem.units.scale.is_cuda
+    sizes = preset.sizes(problem.dim, pictures=problem.pictures, gpu=gpu)
     for name in ("steps", "batch_size"):
         value = getattr(estimator, name, None)
         if value is None:

@@ -133,7 +133,7 @@ class PictureCritics(nn.Module):
 class pictures:  # noqa: N801
     """Builder of a generator of pictures."""
 
-    width: int = 32
+    width: int = 64
     """Channels at full size, doubled with each halving."""
     depth: int = 2
     """Convolutions of each marginal's own before the last, at least one."""
@@ -147,7 +147,7 @@ class pictures:  # noqa: N801
 class picture_critics:  # noqa: N801
     """Builder of critics of convolutions that halve the picture."""
 
-    width: int = 64
+    width: int = 128
     """Channels after the first convolution."""
     control: Control = field(default_factory=OperatorNorm)
 

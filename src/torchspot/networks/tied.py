@@ -45,7 +45,7 @@ class TiedGenerator(nn.Module):
 class tied:  # noqa: N801
     """Builder of a generator of pictures whose marginals share all but the last layers."""
 
-    width: int = 32
+    width: int = 64
     depth: int = 2
 
     @torch.random.fork_rng(devices=[])
@@ -57,7 +57,7 @@ class tied:  # noqa: N801
 class tied_critics:  # noqa: N801
     """Builder of critics of pictures that share all but the first layer."""
 
-    width: int = 64
+    width: int = 128
     control: Control = field(default_factory=Free)
 
     @torch.random.fork_rng(devices=[])
