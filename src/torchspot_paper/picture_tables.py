@@ -14,7 +14,7 @@ from torchspot_paper.tables import table
 
 Found = dict[tuple[str, str, str], dict[str, list[float]]]
 
-_HIGHER = ("label_agreement", "precision", "recall")
+_HIGHER = ("label_agreement", "sure_of_both", "precision", "recall")
 """Metrics of which more is better."""
 
 
@@ -26,7 +26,7 @@ def sheet_name(experiment: str, method: str, name: str) -> str:
 def fig5(rows: Rows) -> Iterator[str]:
     """Pairing, quality and variety, method by method; and the contact sheets."""
     found = _by_method(rows)
-    yield _pairing(found, ("contour_ratio", "label_agreement"))
+    yield _pairing(found, ("contour_ratio", "label_agreement", "label_agreement_sure", "sure_of_both"))
     yield _quality(found)
     yield _beside(rows)
     for _, method, preset in found:

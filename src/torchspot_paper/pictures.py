@@ -36,6 +36,7 @@ from torchspot.evaluation.images import (
     in_parts,
     kernel_distance,
     label_agreement,
+    labels,
     pairing_of,
     precision_recall,
     random_features,
@@ -50,7 +51,7 @@ from torchspot_paper.classifiers import classifier_of
 from torchspot_paper.datasets import Digits, Unpaired
 from torchspot_paper.recipe import Call
 
-_MOST, _NEAR, _SHEET, _QUICK = 5000, 2000, 64, 400
+_MOST, _NEAR, _SHEET, _QUICK, _SURE = 5000, 2000, 64, 400, 0.9
 
 Look = Callable[[Tensor], Float[Tensor, "batch dim"]]
 
@@ -195,7 +196,12 @@ def _looks(
         return [random_features(c) for c in channels]
     judges = [classifier_of(data, call.engine(), steps=60 if call.quick else 3000) for data in task.labelled]
     networks = [judge.network for judge in judges]
-    numbers["label_agreement"] = label_agreement(samples, networks)
+    said = labels(samples, networks)
+    sure = (said.certainty > _SURE).all(0)
+    numbers["label_agreement"] = float(said.agree.double().mean())
+    numbers["sure_of_both"] = float(sure.double().mean())
+    if sure.any():
+        numbers["label_agreement_sure"] = float(said.agree[sure].double().mean())
     numbers |= {f"classifier_accuracy_{name}": judge.accuracy for name, judge in zip("xy", judges, strict=True)}
     real = tuple(torch.from_numpy(x).to(choose_device(call.device)) / 255 for x in task.real)
     numbers["label_agreement_real"] = label_agreement(real, networks)

@@ -1,5 +1,7 @@
 """Measures of pictures against closed forms and laws made for them."""
 
+import math
+
 import pytest
 import torch
 
@@ -60,6 +62,10 @@ def test_label_agreement_counts_equal_classes():
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
     assert images.label_agreement((x, y), (lambda a: a, lambda a: a)) == 0.5
+    said = images.labels((x, 5 * y), (lambda a: a, lambda a: a))
+    assert said.agree.tolist() == [True, True, False, False]
+    assert said.certainty[0].tolist() == pytest.approx([1 / (1 + math.exp(-1))] * 4)
+    assert said.certainty[1].min() > 0.99
     with pytest.raises(InvalidArgument, match="2 marginals and 1 classifiers"):
         images.label_agreement((x, y), (lambda a: a,))
 

@@ -1,12 +1,14 @@
 """Judging pictures: do the two of a pair belong together, and are they as good and as varied as real ones?"""
 
 __all__ = [
+    "Labels",
     "Pairing",
     "colour_spread",
     "frechet_distance",
     "in_parts",
     "kernel_distance",
     "label_agreement",
+    "labels",
     "pairing",
     "precision_recall",
     "random_features",
@@ -15,9 +17,10 @@ __all__ = [
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from torchspot.errors import InvalidArgument
@@ -67,12 +70,30 @@ def pairing_of(samples: Samples, cost: Cost) -> Pairing:
     )
 
 
-def label_agreement(samples: Samples, classifiers: Sequence[Callable[[Tensor], Tensor]]) -> float:
-    """The share of joint samples to which the classifiers, one of each marginal, give the same class."""
+class Labels(NamedTuple):
+    """What classifiers, one of each marginal, say of joint samples."""
+
+    classes: Int[Tensor, "marginals batch"]
+    certainty: Float[Tensor, "marginals batch"]
+    """The probability that each gives to its class."""
+
+    @property
+    def agree(self) -> Bool[Tensor, " batch"]:
+        """Whether all say the same."""
+        return (self.classes == self.classes[0]).all(0)
+
+
+def labels(samples: Samples, classifiers: Sequence[Callable[[Tensor], Tensor]]) -> Labels:
+    """The classes of joint samples by the classifiers' scores (logits)."""
     if len(samples) != len(classifiers):
         raise InvalidArgument(f"there are {len(samples)} marginals and {len(classifiers)} classifiers. Give one each.")
-    said = [in_parts(scores, x).argmax(1) for x, scores in zip(samples, classifiers, strict=True)]
-    return float(torch.stack([classes == said[0] for classes in said[1:]]).all(0).double().mean())
+    scores = torch.stack([in_parts(score, x).softmax(1) for x, score in zip(samples, classifiers, strict=True)])
+    return Labels(scores.argmax(2), scores.amax(2))
+
+
+def label_agreement(samples: Samples, classifiers: Sequence[Callable[[Tensor], Tensor]]) -> float:
+    """The share of joint samples to which the classifiers, one of each marginal, give the same class."""
+    return float(labels(samples, classifiers).agree.double().mean())
 
 
 def frechet_distance(a: Features, b: Features) -> float:
