@@ -138,10 +138,11 @@ def section_5_3(engine: Engine, *, replicas: int = 1, size: int = 64, batch: int
     """Pictures in colour, contour cost, the recipe for pictures."""
     recipe = presets.pictures()
     width = recipe.sizes(3 * size**2, pictures=True, gpu=True).width
-    shapes = Shapes(100, ((3, size, size),) * 2)
+    latent = latents.pieces(116)
+    shapes = Shapes(latent.dim, ((3, size, size),) * 2)
     data = [torch.randint(256, (2000, 3, size, size), generator=rng(k), dtype=torch.uint8) for k in (0, 1)]
     samplers = [Rows(x.to(engine.device), scale=1 / 255) for x in data]
-    draws = _draws(engine, replicas, latents.normal(100), samplers, size=batch)
+    draws = _draws(engine, replicas, latent, samplers, size=batch)
     eta = torch.full((2,), 300.0, device=engine.device, dtype=engine.dtype)
 
     def players(seed: int) -> list[Player]:

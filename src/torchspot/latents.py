@@ -5,16 +5,18 @@ __all__ = [
     "AnchoredDraws",
     "Latent",
     "Normal",
+    "Pieces",
     "Uniform",
     "anchored",
     "from_spec",
     "normal",
+    "pieces",
     "to_spec",
     "uniform",
 ]
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -25,6 +27,9 @@ from torch import Tensor
 from torchspot.errors import InvalidArgument
 from torchspot.random import on
 from torchspot.types import Sampler
+
+_APART = 2.0
+"""Where the switches of `Pieces` are, on both sides of 0."""
 
 
 class Latent(Protocol):
@@ -60,6 +65,30 @@ class Uniform:
 
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch latent"]:
         return torch.rand(size, self.dim, generator=generator, device=generator.device) * 2 - 1
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """z in 2^switches pieces: so many of its numbers are −2 or 2, the others N(0, 1).
+
+    For data in pieces, such as digits of ten kinds: from a z in one piece a generator, being continuous, also draws
+    what lies between them.
+    """
+
+    dim: int
+    switches: int
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if not (_whole(self.switches) and 1 <= self.switches <= self.dim):
+            raise InvalidArgument(
+                f"pieces(dim, switches) takes from 1 to dim = {self.dim} switches, and got {self.switches!r}."
+            )
+
+    def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch latent"]:
+        z = torch.randn(size, self.dim, generator=generator, device=generator.device)
+        at, rest = z.tensor_split((self.switches,), dim=1)
+        return torch.cat((_APART * (2.0 * (at > 0) - 1), rest), dim=1)
 
 
 @dataclass(frozen=True)
@@ -143,6 +172,11 @@ def uniform(dim: int) -> Uniform:
     return Uniform(dim)
 
 
+def pieces(dim: int, switches: int = 16) -> Pieces:
+    """Noise of this dimension in 2^switches separate pieces, for data that has such."""
+    return Pieces(dim, switches)
+
+
 def anchored(noise_dim: int | None = None, *, at: int | Sequence[int] = 0) -> Anchored:
     """Real samples of a marginal and noise, so that the plan answers: where does *this* point go?
 
@@ -163,7 +197,7 @@ def to_spec(latent: Any) -> dict[str, Any] | None:
         return {"name": "anchored", "noise_dim": int(latent.noise_dim), "at": [int(a) for a in latent.kind.at]}
     for name, kind in _KINDS.items():
         if isinstance(latent, kind):
-            return {"name": name, "dim": latent.dim}
+            return {"name": name} | asdict(latent)
     return None
 
 
@@ -171,7 +205,8 @@ def from_spec(spec: dict[str, Any]) -> Latent | Anchored:
     """The latent that `to_spec` described; raises KeyError or ValueError for anything else."""
     if spec["name"] == "anchored":
         return Anchored(spec["noise_dim"], tuple(spec["at"]))
-    return _KINDS[spec["name"]](spec["dim"])
+    kind = _KINDS[spec["name"]]
+    return kind(*(spec[argument.name] for argument in fields(kind)))
 
 
 def _whole(number: Any) -> bool:
@@ -184,4 +219,4 @@ def _check(latent: Latent) -> None:
         raise InvalidArgument(f"a latent needs a whole dimension of at least 1, and got dim={latent.dim!r}.")
 
 
-_KINDS: dict[str, Any] = {"normal": Normal, "uniform": Uniform}
+_KINDS: dict[str, Any] = {"normal": Normal, "pieces": Pieces, "uniform": Uniform}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchspot import SPOT, costs, presets
+from torchspot import SPOT, costs, latents, presets
 from torchspot.baselines import CoGAN
 from torchspot.estimators.presets import Bursts, Preset
 from torchspot.networks.lipschitz import Clipping, OperatorNorm
@@ -99,6 +99,7 @@ def _cogan(call: Call, setting: Setting, task: Task) -> SPOT | CoGAN:
         ours = presets.pictures()
         own |= {
             "critics": tied_critics(control=OperatorNorm()),
+            "latent": latents.pieces(116),
             "adversarial": ours.adversarial,
             "optimizer": OptimisticAdam(ours.rates(tied().width)[0], ours.betas, Cosine()),
             "averaging": ours.averaging,
@@ -142,6 +143,7 @@ def _literal(call: Call, setting: Setting, task: Task) -> SPOT | CoGAN:
         preset=recipe,
         generator=no_sharing_generators,
         critics=no_sharing_critics(recipe.control),
+        latent=latents.normal(100),
         steps=2 if call.quick else None,
         batch_size=4 if call.quick else None,
         seed=setting.seed,

@@ -114,18 +114,31 @@ def test_resumes_bit_for_bit(tmp_path):
         assert torch.equal(a, b)
 
 
+class Look:
+    """Keeps the run that begins, and ends it."""
+
+    def begin(self, run):
+        self.run = run
+
+    def __call__(self, training, record):
+        training.stop("seen")
+
+
 def test_few_pictures_are_augmented_by_default():
-    seen = []
+    look = Look()
+    SPOT(cost=costs.contour, callbacks=[look]).fit(GREY, COLOURED)
+    assert look.run.objective.augmentation == Augmentation(mirror=False)
 
-    class Look:
-        def begin(self, run):
-            seen.append(run.objective.augmentation)
 
-        def __call__(self, training, record):
-            training.stop("seen")
-
-    SPOT(cost=costs.contour, callbacks=[Look()]).fit(GREY, COLOURED)
-    assert seen == [Augmentation(mirror=False)]
+def test_defaults_are_small_on_a_cpu_and_large_on_a_gpu():
+    look, recipe = Look(), presets.pictures()
+    SPOT(cost=costs.contour, callbacks=[look], engine=engines.Eager("cpu")).fit(GREY, COLOURED)
+    cpu, gpu = (recipe.sizes(432, pictures=True, gpu=gpu) for gpu in (False, True))
+    assert look.run.objective.generator.generator.width == cpu.width
+    assert look.run.training.steps == cpu.steps
+    assert look.run.latent == latents.pieces(116)
+    assert all(large > small for small, large in zip(cpu, gpu, strict=True))
+    assert recipe.rates(gpu.width)[0] < recipe.rates(cpu.width)[0] == recipe.learning_rate
 
 
 def test_augmented_training_runs_and_differs():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchspot import costs, latents
 from torchspot.data.sources import as_sampler
 from torchspot.errors import InvalidArgument, NotFitted
+from torchspot.latents import Latent
 from torchspot.networks.generators import InDataUnits, Shapes, Units
 from torchspot.networks.tied import tied, tied_critics
 from torchspot.objectives.adversarial import Adversarial, Logistic
@@ -27,7 +28,7 @@ from torchspot.types import Callback, Cost, Engine, Sampler, Samples
 
 Builder = Callable[[Shapes, torch.Generator], nn.Module]
 
-_LATENT, _PROBE = 100, 1024
+_PROBE = 1024
 
 
 class CoGAN(BaseEstimator):
@@ -37,6 +38,7 @@ class CoGAN(BaseEstimator):
         cost: by which the plan is judged; training does not see it.
         generator: builder of the generators.
         critics: builder of the critics.
+        latent: the noise.
         adversarial: what critics are asked.
         optimizer: of both players.
         averaging: decay of the average of the generator that becomes the plan; 0 takes the last iterate.
@@ -57,6 +59,7 @@ class CoGAN(BaseEstimator):
         cost: Cost = costs.contour,
         generator: Builder = tied(),  # noqa: B008
         critics: Builder = tied_critics(),  # noqa: B008
+        latent: Latent = latents.normal(100),  # noqa: B008
         adversarial: Adversarial = Logistic(),  # noqa: B008
         optimizer: Optimizer = Adam(2e-4, (0.5, 0.999)),  # noqa: B008
         averaging: float = 0.0,
@@ -69,6 +72,7 @@ class CoGAN(BaseEstimator):
         self.cost = cost
         self.generator = generator
         self.critics = critics
+        self.latent = latent
         self.adversarial = adversarial
         self.optimizer = optimizer
         self.averaging = averaging
@@ -86,7 +90,7 @@ class CoGAN(BaseEstimator):
         opened = [as_sampler(source, name=f"data set {k + 1}") for k, source in enumerate(sources)]
         probe = (s.draw(_PROBE, generator(Key(self.seed, "probe"), s.device)).double().cpu() for s in opened)
         units = Units.spanning(tuple(probe), engine.dtype)
-        shapes = Shapes(_LATENT, tuple(s.shape for s in opened))
+        shapes = Shapes(self.latent.dim, tuple(s.shape for s in opened))
         made = InDataUnits(self.generator(shapes, generator(Key(self.seed, "generator weights"))), units)
         critics = self.critics(shapes, generator(Key(self.seed, "critic weights"))).to(engine.device, engine.dtype)
         made = made.to(engine.device, engine.dtype)
@@ -103,7 +107,7 @@ class CoGAN(BaseEstimator):
             "engine": "; ".join(sorted(set(training.ran.values()))),
         }
         self.critics_ = critics
-        self.plan_ = PushforwardPlan(network.eval(), latents.normal(_LATENT), self.cost, (), facts)
+        self.plan_ = PushforwardPlan(network.eval(), self.latent, self.cost, (), facts)
         return self
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
@@ -117,7 +121,7 @@ class CoGAN(BaseEstimator):
     ) -> list[Player]:
         eta = torch.ones(len(samplers), device=engine.device, dtype=engine.dtype)
         game = Transport(made, critics, _free, eta, tuple(range(len(samplers))), adversarial=self.adversarial)
-        noise = Stream(latents.normal(_LATENT), self.batch_size, engine.dtype)
+        noise = Stream(self.latent, self.batch_size, engine.dtype)
         data = [Stream(sampler, self.batch_size, engine.dtype) for sampler in samplers]
 
         def draw(role: str, *streams: Stream) -> Draw:

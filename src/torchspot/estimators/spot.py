@@ -27,7 +27,7 @@ from torchspot.objectives.transport import CONDITIONAL_SLACK, MAP_SLACK, SLACK, 
 from torchspot.plans.conditional import as_arrays
 from torchspot.types import Callback, Cost, Engine, Shape
 
-_LATENT_OF_IMAGES, _FEW_PICTURES = 100, 10_000
+_LATENT_OF_TENSORS, _LATENT_OF_PICTURES, _FEW_PICTURES = 100, latents.pieces(116, 16), 10_000
 
 
 class SPOT(PushforwardEstimator):
@@ -40,7 +40,8 @@ class SPOT(PushforwardEstimator):
         generator: builder `(shapes, rng) -> Module` of the network from noise to the marginals, or a module; if
             anchored, from one flat row (sample, noise) to the *other* marginals; of pictures with values within ±1.
         critics: builder of one module that takes the tuple of samples and gives one value a row for each, or a module.
-        latent: the noise; by default Gaussian, as large as the largest marginal (100 for images).
+        latent: the noise; by default Gaussian, as large as the largest marginal (100 for tensors); for pictures
+            `latents.pieces(116)`.
             `latents.anchored()` starts from real samples of the first data set, and so learns where each goes.
         marginal_weight: η, one number or one for each marginal; by default three times the cost's Lipschitz constant
             (twice for maps from real samples, five times for such with noise), for pictures twice the mean cost of
@@ -170,7 +171,9 @@ def _for_pictures(problem: Problem) -> Preset:
 
 
 def _default_latent(problem: Problem) -> Latent:
-    return latents.normal(problem.dim if all(len(s) == 1 for s in problem.shapes) else _LATENT_OF_IMAGES)
+    if problem.pictures:
+        return _LATENT_OF_PICTURES
+    return latents.normal(problem.dim if all(len(s) == 1 for s in problem.shapes) else _LATENT_OF_TENSORS)
 
 
 def _networks(preset: Preset, start: AffinePlan | None, width: int, problem: Problem) -> Builder:
