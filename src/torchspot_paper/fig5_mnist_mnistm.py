@@ -32,7 +32,7 @@ from torchspot_paper.recipe import Call, Outcome, Rows
 
 EXPERIMENT = "fig5"
 STEPS, LITERAL_STEPS = 20_000, 3_000
-PRECISION_STEPS = 5_000
+PRECISION_STEPS = 4_000
 """Of the runs that compare float32 with bfloat16, all else equal."""
 PRECISIONS = ("float32", "bfloat16")
 LITERAL_SIZE = 64

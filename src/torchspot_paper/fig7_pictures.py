@@ -10,7 +10,7 @@ from torchspot_paper.picture_tables import draw_numbers, sheet_name
 from torchspot_paper.pictures import judged, monet_task, shoes_task, spot_of_pictures, steepest, write_sheet
 from torchspot_paper.recipe import Call, Outcome, Rows
 
-EXPERIMENT, STEPS = "fig7", 8_000
+EXPERIMENT, STEPS = "fig7", 6_000
 TASKS = {"edges-shoes": shoes_task, "photo-monet": monet_task}
 
 
