@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 
@@ -53,10 +54,13 @@ def draw_numbers(rows: Rows, metrics: Sequence[str], file: Path) -> None:
             axis.scatter([place] * len(values), values, s=18)
             if real := numbers.get(_real_name(metric)):
                 axis.plot([place - 0.3, place + 0.3], [real[0]] * 2, color="black", linewidth=1)
-        axis.set_xticks(range(len(found)), [_label(name) for name in found], rotation=60, ha="right", fontsize=7)
+        axis.set_xticks(range(len(found)), _ticks(found), rotation=60, ha="right", fontsize=7)
+        axis.set_xlim(-0.5, len(found) - 0.5)
         axis.set_title(metric.replace("_", " "), fontsize=9)
         if metric.startswith("frechet"):
             axis.set_yscale("log")
+        else:
+            axis.set_ylim(0, 1.05)
     figure.suptitle("a point a run; black: real pictures", fontsize=8)
     figure.savefig(file, dpi=110)
     plt.close(figure)
@@ -71,7 +75,12 @@ def _by_method(rows: Rows) -> Found:
         if row["metric"] == "frechet_x":
             numbers["seconds"].append(row["seconds"])
             numbers["steps"].append(s["steps"])
-    return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1] != "spot", item[0])))
+    return dict(sorted(found.items(), key=lambda item: _place(*item[0])))
+
+
+def _place(task: str, method: str, preset: str) -> tuple[Any, ...]:
+    """SPOT before the others, and of its recipes the default."""
+    return (task, method != "spot", method, preset != "default", preset)
 
 
 def _pairing(found: Found, metrics: Sequence[str]) -> str:
@@ -126,9 +135,10 @@ def _named(name: tuple[str, str, str]) -> tuple[str, str]:
     return task, method if preset in ("default", "paper", "reference") else f"{method} ({preset})"
 
 
-def _label(name: tuple[str, str, str]) -> str:
-    task, method = _named(name)
-    return f"{method}\n{task}"
+def _ticks(found: Found) -> list[str]:
+    """Methods, with their task where there are several."""
+    several = len({task for task, _, _ in found}) > 1
+    return [f"{method}\n{task}" if several else method for task, method in map(_named, found)]
 
 
 def _mean_and_worst(numbers: dict[str, list[float]], metric: str) -> str:
