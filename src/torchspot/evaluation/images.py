@@ -87,8 +87,8 @@ def labels(samples: Samples, classifiers: Sequence[Callable[[Tensor], Tensor]]) 
     """The classes of joint samples by the classifiers' scores (logits)."""
     if len(samples) != len(classifiers):
         raise InvalidArgument(f"there are {len(samples)} marginals and {len(classifiers)} classifiers. Give one each.")
-    scores = torch.stack([in_parts(score, x).softmax(1) for x, score in zip(samples, classifiers, strict=True)])
-    return Labels(scores.argmax(2), scores.amax(2))
+    found = [in_parts(scores, x).softmax(1).max(1) for x, scores in zip(samples, classifiers, strict=True)]
+    return Labels(torch.stack([f.indices for f in found]), torch.stack([f.values for f in found]))
 
 
 def label_agreement(samples: Samples, classifiers: Sequence[Callable[[Tensor], Tensor]]) -> float:
