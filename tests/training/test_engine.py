@@ -195,6 +195,13 @@ def test_engines_say_what_they_are_and_where():
             Captured()
 
 
+@pytest.mark.parametrize(("torchs", "ours"), [(1, 1), (2, 1), (8, 4)])
+def test_pictures_on_the_cpu_take_half_of_the_threads(torchs, ours, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: torchs)
+    assert choose_engine("cpu", pictures=True).threads == ours
+    assert choose_engine("cpu").threads == 1
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_captured_steps_are_eager_steps():
     """The long version is benchmarks/engines.py."""

@@ -171,10 +171,11 @@ class _InPrecision:
 
 
 def choose_engine(device: str = "auto", *, pictures: bool = False) -> Engine:
-    """Captured on CUDA, eager on the CPU. For pictures convolutions on CUDA are in bfloat16."""
+    """Captured on CUDA, eager on the CPU. For pictures convolutions are in bfloat16 on CUDA, and on the CPU on half of
+    torch's threads: all of them would wait for each other where another process is busy."""
     if choose_device(device).type == "cuda":
         return Captured(device, autocast=torch.bfloat16 if pictures else None)
-    return Eager(device)
+    return Eager(device, threads=max(1, torch.get_num_threads() // 2) if pictures else 1)
 
 
 def choose_device(name: str = "auto") -> torch.device:
