@@ -30,6 +30,7 @@ def test_fit_sample_evaluate(folders, tmp_path, monkeypatch, capsys):
     code, text = run(monkeypatch, capsys, *fit(folders, out))
     assert code == 0, text
     assert "expected cost (contour)" in text and "twice the mean cost of unpaired samples" in text
+    assert "sheet.png shows pairs as they stand" in text
     assert {"sheet.png", "pairs.png", "plan.safetensors", "convergence.png"} <= {f.name for f in out.iterdir()}
     with Image.open(out / "sheet.png") as sheet:
         assert sheet.size == (8 * (2 * 12 + 2), 4 * (12 + 2))

@@ -140,6 +140,8 @@ def fit(
     if pictures and engine == "auto":
         spot.set_params(engine=choose_engine(device, pictures=True))
     watching = [SampleSheet(out / "sheet.png")] if pictures else []
+    if watching:
+        console.print(escape(f"{out}/sheet.png shows pairs as they stand, anew every 30 seconds."), soft_wrap=True)
     spot.set_params(callbacks=[Progress(console), *watching, Checkpoint(out, every_seconds=checkpoint_every)])
     _fit(spot, data, out, paths=sources)
 

@@ -177,7 +177,7 @@ def _prepare(
     problem.check_cost(estimator.cost)
     sizes = _sizes(estimator, preset, problem)
     game = estimator._game(preset, problem, sizes)
-    judges = _usual_critics(problem, game, preset, sizes) if estimator.critics is None else estimator.critics
+    judges = _usual_critics(problem, preset, sizes) if estimator.critics is None else estimator.critics
     objectives = [_objective(estimator, problem, game, judges, preset, replica=k) for k in range(replicas)]
     draws = _draws(problem, game, sizes.batch_size, estimator, engine)
     games = [_players(objective, preset, preset.rates(sizes.width), draws) for objective in objectives]
@@ -230,7 +230,7 @@ def _check_augmentation(preset: Preset, problem: Problem) -> None:
         )
 
 
-def _usual_critics(problem: Problem, game: Game, preset: Preset, sizes: Sizes) -> Builder:
+def _usual_critics(problem: Problem, preset: Preset, sizes: Sizes) -> Builder:
     """Convolutional for pictures, as wide as the generator at half size; fully connected for anything else."""
     if problem.pictures:
         return picture_critics(2 * sizes.width, preset.control)

@@ -10,6 +10,7 @@ __all__ = [
     "label_agreement",
     "labels",
     "pairing",
+    "pairing_of",
     "precision_recall",
     "random_features",
 ]

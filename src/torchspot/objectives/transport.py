@@ -84,20 +84,19 @@ class Transport:
 
     def critic_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
         """Σ_i (mean λ_i(x_i) − mean λ_i(G_i(z))), for batch = (z, x_i, …), i held. η and s only scale it: left out."""
-        z, *xs = batch if self.augmentation is None else batch[:-1]
+        (z, *xs), numbers = self._parted(batch)
         with torch.no_grad():
             fake = self._held(self.generator.standardised(z))
         real = self._zoomed(self.generator.units.from_data(tuple(xs), self.held))
         both = tuple(torch.cat(pair) for pair in zip(real, fake, strict=True))
-        judged = torch.stack(
-            self._judged(both, torch.cat((batch[-1], batch[-1].flip(0))) if self.augmentation else None)
-        )
+        judged = torch.stack(self._judged(both, None if numbers is None else torch.cat((numbers, numbers.flip(0)))))
         on_real, on_fake = judged.view(len(both), 2, -1).unbind(1)  # each (marginals, batch)
         return self.adversarial.critic_loss(on_real, on_fake).sum()
 
     def generator_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
         """(mean c(G(z)) + Σ_i η_i mean λ_i(G_i(z))) / unit, for batch = (z,)."""
-        return self.price(self.generator.standardised(batch[0]), batch[-1]) / self.unit
+        (z, *_), numbers = self._parted(batch)
+        return self.price(self.generator.standardised(z), numbers) / self.unit
 
     @property
     def unit(self) -> Float[Tensor, ""]:
@@ -108,6 +107,10 @@ class Transport:
         """What the generator pays for these standardised samples: mean c + Σ_i η_i mean λ_i."""
         pull = self.adversarial.pull(torch.stack(self._judged(self._held(us), numbers)))  # (marginals held,)
         return self._costs(self.generator, us).mean() + self._weighted(pull)
+
+    def _parted(self, batch: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """What was drawn, and the numbers of the augmentation, if there is one."""
+        return (batch, None) if self.augmentation is None else (batch[:-1], batch[-1])
 
     def _judged(self, us: Samples, numbers: Tensor | None) -> tuple[Tensor, ...]:
         """The critics' values of samples, seen through the augmentation where there is one."""
