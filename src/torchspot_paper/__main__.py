@@ -1,10 +1,12 @@
 """`python -m torchspot_paper fig2 …`: one command for each experiment, `data` and `report`."""
 
 import tempfile
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -71,7 +73,34 @@ def _add(name: str, module: ModuleType, about: str) -> None:
         if not (asked := call.asked(settings)):
             names = ", ".join(f"/{setting}/" for setting in settings[-10:])
             raise typer.BadParameter(f"no setting has {only!r} in its name. Names are such as {names}.")
-        _finish(name, call, call.outcomes(module.run, asked))
+        with _in_words():
+            _finish(name, call, call.outcomes(module.run, asked))
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Errors that say what to do are printed, each once and without a traceback; all others are raised."""
+    try:
+        yield
+    except TorchspotError as error:
+        _end([error])
+    except ExceptionGroup as group:
+        known, others = group.split(TorchspotError)
+        if known is None or others is not None:
+            raise
+        console.print(group.message, highlight=False)
+        _end(known.exceptions)
+
+
+def _end(errors: Sequence[BaseException]) -> NoReturn:
+    """Says what went wrong and, of experiments, in which setting or in how many."""
+    notes = defaultdict(list)
+    for error in errors:
+        notes[str(error)].append(" ".join(getattr(error, "__notes__", ())))
+    for message, where in notes.items():
+        about = where[0] if len(where) == 1 else f"This was so in {len(where)} settings."
+        console.print(f"Error: {message}\n{about}".rstrip(), markup=False, highlight=False)
+    raise typer.Exit(1)
 
 
 def _finish(experiment: str, call: Call, outcomes: Iterable[Outcome]) -> None:
@@ -99,7 +128,8 @@ def list_data(
     fetch: Annotated[bool, typer.Option(help="Download what is not there, where there is internet.")] = False,
 ) -> None:
     """The real data sets: which are there, whether they are those that results are from, and fetching of others."""
-    folder = datasets.data_folder(data)
+    with _in_words():
+        folder = datasets.data_folder(data)
     if unknown := set(names or ()) - set(datasets.SETS):
         raise typer.BadParameter(f"there is no data set {', '.join(unknown)}. There are: {', '.join(datasets.SETS)}.")
     failed = False

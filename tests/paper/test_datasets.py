@@ -113,6 +113,23 @@ def test_the_command_lists_and_checks(folder):
     assert CliRunner().invoke(app, ["data", "cifar", "--data", str(folder)]).exit_code == 2
 
 
+@pytest.mark.parametrize("command", ["fig5", "fig7", "data"])
+def test_without_data_commands_say_once_how_to_get_it(command, tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHSPOT_DATA", raising=False)
+    place = [] if command == "data" else ["--out", str(tmp_path)]
+    result = CliRunner().invoke(app, [command, *place], env={"COLUMNS": "300"})
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert result.output.count("python -m torchspot_paper data --fetch --data DIR") == 1
+
+
+def test_a_missing_set_is_named_with_the_command_that_gets_it(tmp_path):
+    arguments = ["fig7", "--only", "edges-shoes", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
+    assert result.exit_code == 1
+    assert f"python -m torchspot_paper data --fetch edges2shoes --data {tmp_path}" in result.output
+    assert "This was the setting edges-shoes/seed=0." in result.output
+
+
 def test_fetching_what_cannot_be_reached_fails_and_keeps_what_is_there(folder, monkeypatch):
     def unreachable(*args, **kwargs):
         raise OSError("no route")
