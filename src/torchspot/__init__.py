@@ -1,6 +1,7 @@
 """Large-scale optimal transport by push-forward: the plan is a network one can draw pairs from."""
 
 __all__ = [
+    "DASPOT",
     "SPOT",
     "EntropicSPOT",
     "__version__",
@@ -18,7 +19,7 @@ __all__ = [
 ]
 
 from torchspot import baselines, costs, data, errors, evaluation, latents, networks
-from torchspot.estimators import SPOT, EntropicSPOT, presets
+from torchspot.estimators import DASPOT, SPOT, EntropicSPOT, presets
 from torchspot.plans import load
 from torchspot.training import callbacks
 from torchspot.training import engine as engines

@@ -5,7 +5,6 @@ tanh of half the argument), as the last, fixed layer of a plan takes ±1 to data
 """
 
 __all__ = [
-    "Judges",
     "SeparatePictures",
     "SharedPictures",
     "cnn_generators",
@@ -16,8 +15,9 @@ __all__ = [
     "resnet_judges",
 ]
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -26,11 +26,13 @@ from torch import Tensor, nn
 from torchspot.networks.convolutional import PictureCritics, normal_weights
 from torchspot.networks.convolutions import Window
 from torchspot.networks.generators import Shapes
-from torchspot.networks.lipschitz import Control
+from torchspot.networks.judges import Judges, JudgeShapes
+from torchspot.networks.lipschitz import Control, Free
 from torchspot.networks.mlp import leaky
-from torchspot.types import Samples, Values
+from torchspot.types import Samples
 
-CLASSES = 10
+_EMBEDDED = 500
+"""Numbers that D_e gives."""
 
 
 class SeparatePictures(nn.Module):
@@ -54,28 +56,6 @@ class SharedPictures(nn.Module):
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
         maps = self.trunk(z)
         return tuple((head(maps) / 2).tanh() for head in self.heads)
-
-
-class Judges(nn.Module):
-    """Critics λ_X, λ_Y and classifiers D_X, D_Y: first layers (one a marginal), a trunk that all share, and heads.
-
-    λ_i and D_i share their first layer, λ_X and λ_Y have a head each, and D_X and D_Y the same.
-    """
-
-    def __init__(
-        self, first: Sequence[nn.Module], trunk: nn.Module, heads: Sequence[nn.Module], last: nn.Module
-    ) -> None:
-        super().__init__()
-        self.critics = nn.ModuleList(nn.Sequential(f, trunk, head) for f, head in zip(first, heads, strict=True))
-        self.classifiers = nn.ModuleList(nn.Sequential(f, trunk, last) for f in first)
-
-    def forward(self, us: Samples) -> tuple[Values, ...]:
-        """λ_i of samples of each marginal."""
-        return tuple(critic(u).flatten() for critic, u in zip(self.critics, us, strict=True))
-
-    def scores(self, us: Samples) -> tuple[Float[Tensor, "batch classes"], ...]:
-        """D_i of samples of each marginal."""
-        return tuple(judge(u).flatten(1) for judge, u in zip(self.classifiers, us, strict=True))
 
 
 @torch.random.fork_rng(devices=[])
@@ -131,15 +111,21 @@ def cnn_generators(shapes: Shapes, rng: torch.Generator) -> SharedPictures:
     return made
 
 
-@torch.random.fork_rng(devices=[])
-def cnn_judges(shapes: Shapes, rng: torch.Generator, *, classes: int = CLASSES) -> Judges:
+@dataclass(frozen=True)
+class cnn_judges:  # noqa: N801
     """Table of λ_X, λ_Y, D_X, D_Y for USPS, MNIST and MNIST-M (tab:CNN_dis), 28 × 28, as printed.
 
     Max-pooling does not overlap, so it keeps a Lipschitz bound; PReLU does only while its slope is within ±1.
     """
-    first = [nn.Sequential(nn.Conv2d(shape[0], 20, 5), nn.MaxPool2d(2)) for shape in shapes.marginals]
-    trunk = nn.Sequential(nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Conv2d(50, 500, 4), nn.PReLU())
-    return _judges(first, trunk, classes, rng)
+
+    control: Control = field(default_factory=Free)
+
+    @torch.random.fork_rng(devices=[])
+    def __call__(self, shapes: JudgeShapes, rng: torch.Generator) -> Judges:
+        made = _Convolutions(self.control, rng)
+        first = [nn.Sequential(made(shape[0], 20, 5, 28), nn.MaxPool2d(2)) for shape in shapes.marginals]
+        trunk = nn.Sequential(made(20, 50, 5, 12), nn.MaxPool2d(2), made(50, _EMBEDDED, 4, 4), nn.PReLU())
+        return made.judges(first, trunk, shapes.classes)
 
 
 @torch.random.fork_rng(devices=[])
@@ -160,21 +146,48 @@ def resnet_generators(shapes: Shapes, rng: torch.Generator) -> SharedPictures:
     return made
 
 
-@torch.random.fork_rng(devices=[])
-def resnet_judges(shapes: Shapes, rng: torch.Generator, *, classes: int = CLASSES) -> Judges:
+@dataclass(frozen=True)
+class resnet_judges:  # noqa: N801
     """Table of λ_X, λ_Y, D_X, D_Y for SVHN and MNIST (tab:resnet_dis).
 
     Deviation: pictures of 32 × 32 (printed 28, on which the 4 × 4 convolution would see 3 × 3).
     """
-    first = [_DownBlock(shape[0], 128, active=False) for shape in shapes.marginals]
-    trunk = nn.Sequential(_DownBlock(128, 128), _DownBlock(128, 128), nn.Conv2d(128, 500, 4), nn.PReLU())
-    return _judges(first, trunk, classes, rng)
+
+    control: Control = field(default_factory=Free)
+
+    @torch.random.fork_rng(devices=[])
+    def __call__(self, shapes: JudgeShapes, rng: torch.Generator) -> Judges:
+        made = _Convolutions(self.control, rng)
+        first = [_DownBlock(made, shape[0], 32, active=False) for shape in shapes.marginals]
+        blocks = [_DownBlock(made, 128, size) for size in (16, 8)]
+        trunk = nn.Sequential(*blocks, made(128, _EMBEDDED, 4, 4), nn.PReLU())
+        return made.judges(first, trunk, shapes.classes)
 
 
-def _judges(first: Sequence[nn.Module], trunk: nn.Module, classes: int, rng: torch.Generator) -> Judges:
-    made = Judges(first, trunk, [nn.Conv2d(500, 1, 1) for _ in first], nn.Conv2d(500, classes, 1))
-    normal_weights(made, rng)
-    return made
+@dataclass(frozen=True)
+class _Convolutions:
+    """Makes convolutions of square pictures under a control, weights as the authors' scripts have them at the start:
+    Xavier's with gain √2, biases .1."""
+
+    control: Control
+    rng: torch.Generator
+
+    def __call__(self, inputs: int, outputs: int, kernel: int, size: int, *, padding: int = 0) -> nn.Module:
+        window = Window(inputs, outputs, (kernel, kernel), 1, padding, (size, size))
+        made = self.control.convolution(window, self.rng)
+        if isinstance(self.control, Free):
+            spread = math.sqrt(2 * 2 / ((inputs + outputs) * kernel**2))
+            nn.init.normal_(made.weight, 0, spread, generator=self.rng)
+        assert made.bias is not None  # asked for
+        nn.init.constant_(made.bias, 0.1)
+        return made
+
+    def judges(self, first: Sequence[nn.Module], trunk: nn.Module, classes: int) -> Judges:
+        """With a last layer for each critic, and one for both classifiers."""
+        return Judges(first, trunk, [self._last(1) for _ in first], self._last(classes), control=self.control)
+
+    def _last(self, outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Unflatten(1, (-1, 1, 1)), self(_EMBEDDED, outputs, 1, 1), nn.Flatten())
 
 
 def _dcgan(latent: int, channels: int) -> nn.Sequential:
@@ -217,17 +230,17 @@ class _UpBlock(nn.Module):
 class _DownBlock(nn.Module):
     """x ↦ pool(conv1(x)) + pool(conv(relu(conv(relu(x))))): theirs for critics; the first begins without ReLU."""
 
-    def __init__(self, inputs: int, outputs: int, *, active: bool = True) -> None:
+    def __init__(self, made: _Convolutions, inputs: int, size: int, *, active: bool = True) -> None:
         super().__init__()
         activation: Callable[[], nn.Module] = nn.ReLU if active else nn.Identity
         self.path = nn.Sequential(
             activation(),
-            nn.Conv2d(inputs, outputs, 3, padding=1),
+            made(inputs, 128, 3, size, padding=1),
             nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, padding=1),
+            made(128, 128, 3, size, padding=1),
             nn.AvgPool2d(2),
         )
-        self.shortcut = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(inputs, outputs, 1))
+        self.shortcut = nn.Sequential(nn.AvgPool2d(2), made(inputs, 128, 1, size // 2))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.path(x) + self.shortcut(x)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torchspot.networks.generators import Shapes
+from torchspot.networks.judges import JudgeShapes
 from torchspot.networks.lipschitz import SpectralNorm
 from torchspot_paper import networks
 
@@ -57,9 +58,14 @@ def test_cnn_generators_share_all_but_the_last_layer():
 @pytest.mark.parametrize(
     ("judges", "shapes", "first", "trunk"),
     [
-        (networks.cnn_judges, DIGITS, [25 * 20 * c + 20 for c in (1, 3)], 25 * 20 * 50 + 50 + 16 * 50 * 500 + 500 + 1),
         (
-            networks.resnet_judges,
+            networks.cnn_judges(),
+            DIGITS,
+            [25 * 20 * c + 20 for c in (1, 3)],
+            25 * 20 * 50 + 50 + 16 * 50 * 500 + 500 + 1,
+        ),
+        (
+            networks.resnet_judges(),
             LARGE,
             [9 * c * 128 + 128 + 9 * 128 * 128 + 128 + c * 128 + 128 for c in (3, 1)],
             2 * (2 * (9 * 128 * 128 + 128) + 128 * 128 + 128) + 16 * 128 * 500 + 500 + 1,
@@ -67,14 +73,11 @@ def test_cnn_generators_share_all_but_the_last_layer():
     ],
 )
 def test_judges_share_as_the_tables_say(judges, shapes, first, trunk):
-    made = judges(shapes, rng())
+    made = judges(JudgeShapes(shapes.marginals, 10), rng())
     xs = tuple(torch.randn(2, *shape) for shape in shapes.marginals)
     assert shapes_of(made(xs)) == [(), ()]
-    assert shapes_of(made.scores(xs)) == [(10,), (10,)]
-    (critic_x, critic_y), (class_x, class_y) = made.critics, made.classifiers
-    assert critic_x[0] is class_x[0] and critic_y[0] is class_y[0] and critic_x[0] is not critic_y[0]
-    assert critic_x[1] is critic_y[1] is class_x[1] is class_y[1]
-    assert critic_x[2] is not critic_y[2] and class_x[2] is class_y[2] and class_x[2] is not critic_x[2]
+    assert [tuple(made.scores(made.embed(x, k)).shape) for k, x in enumerate(xs)] == [(2, 10), (2, 10)]
+    assert made.first[0] is not made.first[1] and made.heads[0] is not made.heads[1]
     assert count(made) == sum(first) + trunk + 2 * 501 + 10 * 501
 
 

@@ -1,7 +1,8 @@
 """What users call."""
 
-__all__ = ["SPOT", "EntropicSPOT", "presets"]
+__all__ = ["DASPOT", "SPOT", "EntropicSPOT", "presets"]
 
 from torchspot.estimators import presets
+from torchspot.estimators.daspot import DASPOT
 from torchspot.estimators.entropic import EntropicSPOT
 from torchspot.estimators.spot import SPOT

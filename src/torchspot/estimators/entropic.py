@@ -15,9 +15,10 @@ from torchspot import costs, latents
 from torchspot.errors import InvalidArgument
 from torchspot.estimators import presets
 from torchspot.estimators.networks import Builder, build_generator, density_start, in_data_units
-from torchspot.estimators.presets import Preset, Sizes
+from torchspot.estimators.presets import Preset
 from torchspot.estimators.problem import Problem
 from torchspot.estimators.pushforward import Game, PushforwardEstimator
+from torchspot.estimators.sizes import Sizes
 from torchspot.networks.generators import Shapes
 from torchspot.networks.ode import Flow, Probes, flow
 from torchspot.objectives.entropic import SLACK, Entropic, entropic_weights

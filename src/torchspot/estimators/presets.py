@@ -1,9 +1,12 @@
 """Recipes: everything about training that is not the problem itself."""
 
 __all__ = [
+    "AdaptationPreset",
     "Bursts",
     "Preset",
-    "Sizes",
+    "adaptation",
+    "adaptation_paper",
+    "adaptation_reference",
     "anchored",
     "clipping",
     "conditional",
@@ -17,23 +20,15 @@ __all__ = [
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from torchspot.errors import InvalidArgument
+from torchspot.estimators.adapting import AdaptationPreset, adaptation, adaptation_paper, adaptation_reference
+from torchspot.estimators.sizes import Sizes
 from torchspot.networks.augmentation import Augmentation
 from torchspot.networks.lipschitz import Clipping, Control, Free, OperatorNorm, Orthogonal, SpectralNorm
 from torchspot.objectives.adversarial import Adversarial, Logistic, Wasserstein
 from torchspot.training.optimizers import Adam, OptimisticAdam, Optimizer
 from torchspot.training.schedules import Constant, Cosine, Schedule
-
-
-class Sizes(NamedTuple):
-    """What the data's dimension decides, where the recipe does not."""
-
-    width: int
-    batch_size: int
-    steps: int
-
 
 _FULL_RATE = 2e-3
 _SIZES = ((4, Sizes(64, 512, 5000)), (32, Sizes(128, 512, 8000)), (math.inf, Sizes(256, 2048, 10_000)))

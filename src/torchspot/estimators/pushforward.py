@@ -19,9 +19,10 @@ from torch import nn
 from torchspot import costs
 from torchspot.errors import Diverged, InvalidArgument, NotFitted
 from torchspot.estimators.networks import Builder, build_critics, build_generator
-from torchspot.estimators.presets import Preset, Sizes
+from torchspot.estimators.presets import Preset
 from torchspot.estimators.problem import Problem, pose
 from torchspot.estimators.run import Run, Weighing, judge_of, keep_in
+from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
 from torchspot.networks.augmentation import Augmentation
 from torchspot.networks.convolutional import picture_critics
@@ -175,7 +176,8 @@ def _prepare(
     preset = estimator._default_preset(problem) if estimator.preset is None else estimator.preset
     _check_augmentation(preset, problem)
     problem.check_cost(estimator.cost)
-    sizes = _sizes(estimator, preset, problem)
+    usual = preset.sizes(problem.dim, pictures=problem.pictures, gpu=problem.units.scale.is_cuda)
+    sizes = asked_sizes(estimator, usual)
     game = estimator._game(preset, problem, sizes)
     judges = _usual_critics(problem, preset, sizes) if estimator.critics is None else estimator.critics
     objectives = [_objective(estimator, problem, game, judges, preset, replica=k) for k in range(replicas)]
@@ -187,7 +189,8 @@ def _prepare(
     weighing = Weighing(game.weights, objectives[0].eta)
     if folder is not None:
         _warn_unrepeatable(problem)
-        checkpoint = keep_in(folder, training, callbacks, weighing, _identity(estimator, preset, problem, game, sizes))
+        identity = _identity(estimator, preset, problem, game, sizes)
+        checkpoint = keep_in(folder, training, callbacks, identity, weighing)
         callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
     enough = problem.judged * min(2, game.turns)
     judging = Draw(Key(estimator.seed, "judge z"), *_noise(game, enough, engine), device=engine.device)
@@ -305,19 +308,6 @@ def _check_replicas(estimator: PushforwardEstimator) -> int:
 def _check_callable(cost: Any) -> None:
     if not callable(cost):
         raise InvalidArgument(f"the cost must be a function such as costs.euclidean, and is {cost!r}.")
-
-
-def _sizes(estimator: PushforwardEstimator, preset: Preset, problem: Problem) -> Sizes:
-    gpu = problem.units.scale.is_cuda
-    sizes = preset.sizes(problem.dim, pictures=problem.pictures, gpu=gpu)
-    for name in ("steps", "batch_size"):
-        value = getattr(estimator, name, None)
-        if value is None:
-            continue
-        if not isinstance(value, Integral) or int(value) < 1:
-            raise InvalidArgument(f"{name} must be a whole number of at least 1, and is {value!r}.")
-        sizes = sizes._replace(**{name: int(value)})
-    return sizes
 
 
 def _noise(game: Game, size: int, engine: Engine) -> list[Stream]:

@@ -208,12 +208,12 @@ class _Identity:
 
 
 def keep_in(
-    folder: Path, training: Training, callbacks: Sequence[Any], weighing: Weighing, identity: dict[str, Any]
+    folder: Path, training: Training, callbacks: Sequence[Any], identity: dict[str, Any], *remembering: Any
 ) -> Checkpoint:
     """Continues from the folder's checkpoint if there is one; from now on keeps one there."""
     kept = (c for c in callbacks if isinstance(c, Checkpoint) and c.folder.resolve() == folder.resolve())
     checkpoint = next(kept, None) or Checkpoint(folder)
-    checkpoint.companions = (_Identity(identity, folder), weighing, *(c for c in callbacks if c is not checkpoint))
+    checkpoint.companions = (_Identity(identity, folder), *remembering, *(c for c in callbacks if c is not checkpoint))
     load_checkpoint(folder, training, checkpoint.companions)
     return checkpoint
 

@@ -14,9 +14,10 @@ from torchspot.errors import InvalidArgument
 from torchspot.estimators import presets
 from torchspot.estimators.anchoring import anchored_networks, bound, conditional_plan, widths
 from torchspot.estimators.networks import Builder, moment_start
-from torchspot.estimators.presets import Preset, Sizes
+from torchspot.estimators.presets import Preset
 from torchspot.estimators.problem import Problem
 from torchspot.estimators.pushforward import Game, PushforwardEstimator
+from torchspot.estimators.sizes import Sizes
 from torchspot.latents import Anchored, AnchoredDraws, Latent
 from torchspot.networks.augmentation import Augmentation
 from torchspot.networks.convolutional import are_pictures, pictures

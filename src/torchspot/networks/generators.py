@@ -151,18 +151,19 @@ class shared_trunk:  # noqa: N801
 class Units(nn.Module):
     """Where the data lies: a mean for each marginal and one scale s for all, fixed before training.
 
-    Networks work on (x − mean) / s; costs and reports are in data units. When a mean is so far from 0 that float32
-    would lose digits of the spread, data units are float64; the networks stay as they are.
+    s is one number, or one for each coordinate. Networks work on (x − mean) / s; costs and reports are in data units.
+    When a mean is so far from 0 that float32 would lose digits of the spread, data units are float64; the networks stay
+    as they are.
     """
 
     scale: Tensor
 
-    def __init__(self, means: tuple[Tensor, ...], scale: float, *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, means: tuple[Tensor, ...], scale: float | Tensor, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.dtype, self._count = dtype, len(means)
         for k, mean in enumerate(means):
             self.register_buffer(f"mean_{k}", mean.detach().clone())
-        self.register_buffer("scale", torch.tensor(scale, dtype=means[0].dtype))
+        self.register_buffer("scale", torch.as_tensor(scale, dtype=means[0].dtype).clone())
 
     @classmethod
     def of(cls, xs: Samples, dtype: torch.dtype) -> "Units":
@@ -173,6 +174,15 @@ class Units(nn.Module):
             scale = max(float(m.abs().max()) for m in means) or 1.0
         far = max(float(m.abs().max()) for m in means) / scale > _FAR
         return cls(tuple(m.to(torch.float64 if far else dtype) for m in means), scale, dtype=dtype)
+
+    @classmethod
+    def pooled(cls, xs: Samples, dtype: torch.dtype) -> "Units":
+        """Mean and deviation of each coordinate over all marginals: where they differ, they still do."""
+        mean = torch.stack([x.mean(dim=0) for x in xs]).mean(dim=0)
+        scale = torch.stack([(x - mean).square().mean(dim=0) for x in xs]).mean(dim=0).sqrt()
+        scale = torch.where(scale > 0, scale, mean.abs().clamp(min=1.0))
+        far = bool((mean.abs() > _FAR * scale).any())
+        return cls((mean.to(torch.float64 if far else dtype),) * len(xs), scale, dtype=dtype)
 
     @classmethod
     def plain(cls, xs: Samples, dtype: torch.dtype) -> "Units":

@@ -88,7 +88,7 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam: x ← x − rate · d, d = m̂ / (√v̂ + ε).
+    """Adam: x ← x − rate · d, d = m̂ / (√v̂ + ε), of the gradient g + weight_decay · x.
 
     Reference: "Adam: A Method for Stochastic Optimization", D. P. Kingma and J. Ba, 2015.
     """
@@ -97,6 +97,7 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     schedule: Schedule = field(default_factory=Constant)
     epsilon: float = 1e-8
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         _check_rate(self.learning_rate)
@@ -109,6 +110,7 @@ class Adam:
 
     def move(self, vector: Vector, gradient: Vector, memory: dict[str, Tensor], numbers: Float[Tensor, " n"]) -> None:
         rate, first, second = numbers.unbind()
+        gradient = gradient.add(vector, alpha=self.weight_decay) if self.weight_decay else gradient
         d = _adam_direction(gradient, memory, self.betas, (first, second, self.epsilon))
         vector.addcmul_(d, rate, value=-1)
 

@@ -1,0 +1,339 @@
+"""DASPOT: labels for a target domain without labels, by a plan between the domains."""
+
+__all__ = ["DASPOT", "LabelledPairs"]
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from sklearn.base import BaseEstimator, ClassifierMixin
+from torch import Tensor, nn
+
+from torchspot import latents
+from torchspot.errors import Diverged, InvalidArgument, NotFitted
+from torchspot.estimators.adapting import AdaptationPreset, adaptation
+from torchspot.estimators.networks import Builder, build_generator
+from torchspot.estimators.run import keep_in
+from torchspot.estimators.sizes import Sizes, asked_sizes
+from torchspot.latents import Latent, uniform
+from torchspot.networks.augmentation import Change, Distortion, Noise
+from torchspot.networks.convolutional import pictures
+from torchspot.networks.generators import InDataUnits, Shapes, separate
+from torchspot.networks.judges import Judges, JudgeShapes, mlp_judges, picture_judges
+from torchspot.objectives.adaptation import SOURCE, TARGET, Adaptation, Clock, Labelled, Teacher
+from torchspot.objectives.domains import Domains, open_domains
+from torchspot.plans.classifier import Classifier
+from torchspot.random import Key, fresh_seed, generator
+from torchspot.training.callbacks import Divergence, History
+from torchspot.training.engine import choose_engine
+from torchspot.training.loop import Training, train
+from torchspot.training.players import Draw, Player, Stream
+from torchspot.types import Callback, Engine, Record
+
+JudgeBuilder = Callable[[JudgeShapes, torch.Generator], Judges]
+
+_JUDGED, _FEW = 4096, 10
+_ABSENT = 0.1
+"""A class is taken to be absent where it is predicted this much less often than in the source."""
+
+
+class LabelledPairs(NamedTuple):
+    """Generated pairs: row k of x looks like source data, row k of y like target data, and both have label k."""
+
+    x: Float[Tensor, "batch *shape"]
+    y: Float[Tensor, "batch *shape"]
+    labels: np.ndarray
+
+
+class DASPOT(ClassifierMixin, BaseEstimator):
+    """Learns to classify a target domain from a labelled source and unlabelled target samples.
+
+    A generator learns pairs of a source and a target sample that belong together: near each other for the embedding
+    by which the classifier decides. Critics and classifiers share their layers. A teacher, the average of the
+    classifiers, labels the target samples that it is sure of.
+
+    Samples are vectors, or pictures (channels, height, width), which get convolutional networks.
+
+    Args:
+        generator: builder `(shapes, rng) -> Module` of the network from noise to pairs, or a module.
+        judges: builder `(shapes, rng) -> Judges` of critics and classifiers.
+        latent: the noise.
+        steps: of the generator; by default from the data.
+        batch_size: samples of each domain a step; by default from the data.
+        preset: how to train; `presets.adaptation()` if None.
+        seed: of everything random.
+        engine: where and how to train; if None, `Captured()` on a GPU (with `autocast=torch.bfloat16` for pictures)
+            and `Eager()` without one.
+        callbacks: called at logged steps.
+
+    After `fit`: `classes_`, `classifier_` (of the target), `history_` and `target_shares_`, how often each class is
+    predicted for target samples. The classifier is that of the last step, averaged: nothing is selected.
+
+    >>> rng = np.random.default_rng(0)
+    >>> Xs, ys = rng.normal(size=(200, 2)), np.repeat(["a", "b"], 100)
+    >>> Xs[100:] += 4
+    >>> da = DASPOT(steps=20).fit(Xs, ys, Xs + 0.5)
+    >>> da.predict(Xs[:2] + 0.5).shape
+    (2,)
+    """
+
+    def __init__(
+        self,
+        *,
+        generator: Builder | nn.Module | None = None,
+        judges: JudgeBuilder | None = None,
+        latent: Latent | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        preset: AdaptationPreset | None = None,
+        seed: int = 0,
+        engine: Engine | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.generator = generator
+        self.judges = judges
+        self.latent = latent
+        self.steps = steps
+        self.batch_size = batch_size
+        self.preset = preset
+        self.seed = seed
+        self.engine = engine
+        self.callbacks = callbacks
+
+    def fit(self, Xs: Any, ys: Any, Xt: Any, *, resume: str | Path | None = None) -> Self:
+        """Learns from source samples, their labels, and target samples.
+
+        Args:
+            Xs: source samples, with rows; anything `torchspot.data.as_sampler` takes that has them.
+            ys: one label for each, of any type.
+            Xt: target samples; anything `torchspot.data.as_sampler` takes.
+            resume: a folder that keeps the state of this run. What is there is continued; an empty or new folder
+                starts a run that can be resumed from it.
+
+        Stopped by Ctrl-C, the estimator keeps the classifier as it was learned so far.
+        """
+        run = _Run(self, Xs, ys, Xt, None if resume is None else Path(resume))
+        try:
+            run.go()
+        except KeyboardInterrupt:
+            with contextlib.suppress(Diverged):
+                self._keep(run)
+            raise
+        self._keep(run)
+        _warn_absent(self.classes_, run.domains.labels.shares, self.target_shares_)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label of each target sample."""
+        return self._fitted().predict(X)
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:
+        """The probability of each label, in the order of `classes_`."""
+        return self._fitted().predict_proba(X)
+
+    def embed(self, X: Any, *, domain: str = "target") -> Float[np.ndarray, "rows dim"]:
+        """D_e: the features by which samples of a domain ("source" or "target") are classified."""
+        if domain not in _DOMAINS:
+            raise InvalidArgument(f"domain must be 'source' or 'target', and is {domain!r}.")
+        return self._fitted().of_domain(_DOMAINS[domain]).embed(X)
+
+    @torch.no_grad()
+    def sample(self, n: int, seed: int | None = None) -> LabelledPairs:
+        """n generated pairs of a source and a target sample, and the label of their source end."""
+        fitted = self._fitted()
+        if n < 1:
+            raise InvalidArgument(f"sample(n) needs n >= 1, and got {n}.")
+        rng = generator(Key(fresh_seed() if seed is None else seed, "sample"), fitted.units.scale.device)
+        z = self.latent_.draw(n, rng).to(fitted.units.dtype)
+        parts = [self.generator_(some) for some in torch.split(z, _JUDGED // 16)]
+        x, y = (torch.cat(part) for part in zip(*parts, strict=True))
+        return LabelledPairs(x, y, fitted.of_domain(SOURCE).predict(x))
+
+    def _fitted(self) -> Classifier:
+        if not hasattr(self, "classifier_"):
+            raise NotFitted("this DASPOT has learned nothing yet. Call fit(Xs, ys, Xt) first.")
+        return self.classifier_
+
+    def _keep(self, run: "_Run") -> None:
+        self.classes_ = run.domains.labels.classes
+        self.classifier_ = run.classifier(TARGET)
+        self.generator_, self.latent_ = run.generator(), run.latent
+        self.history_ = run.history.records
+        self.target_shares_ = run.target_shares()
+
+
+_DOMAINS = {"source": SOURCE, "target": TARGET}
+
+
+class _Run:
+    """One call of `fit`: data, networks and players, ready to be trained."""
+
+    def __init__(self, estimator: DASPOT, Xs: Any, ys: Any, Xt: Any, folder: Path | None) -> None:
+        preset = _checked(estimator.preset)
+        engine = choose_engine() if estimator.engine is None else estimator.engine
+        self.domains = open_domains(Xs, ys, Xt, engine=engine, seed=estimator.seed)
+        if estimator.engine is None:
+            engine = choose_engine(pictures=self.domains.pictures)
+        self.engine, self.seed = engine, int(estimator.seed)
+        gpu = engine.device.type == "cuda"
+        sizes = asked_sizes(estimator, preset.sizes(pictures=self.domains.pictures, gpu=gpu))
+        self.latent = _usual_latent(self.domains) if estimator.latent is None else estimator.latent
+        self.objective = _objective(estimator, preset, self.domains, sizes, self.latent)
+        self.training = Training(self._players(preset, sizes), sizes.steps)
+        self.history = History(None if folder is None else folder / "history.jsonl")
+        self.callbacks: tuple[Any, ...] = (Divergence(folder), *estimator.callbacks, self.history)
+        if folder is not None:
+            checkpoint = keep_in(folder, self.training, self.callbacks, self._identity(preset, sizes))
+            self.callbacks = (*(c for c in self.callbacks if c is not checkpoint), checkpoint)
+        for callback in self.callbacks:
+            if hasattr(callback, "begin"):
+                callback.begin(self)
+        watched = self._draw("watched", _JUDGED // 4 if self.domains.pictures else _JUDGED)
+        watched.advance()
+        self._watched = watched()
+
+    def go(self) -> None:
+        """Trains to the end."""
+        log_every = max(1, min(100, self.training.planned // 20))
+        train(self.training, engine=self.engine, callbacks=self.callbacks, measure=self.measure, log_every=log_every)
+
+    def classifier(self, marginal: int) -> Classifier:
+        """A copy of the average of the judges as it stands, for samples of one domain."""
+        judges = copy.deepcopy(self.objective.teacher.judges).eval()
+        return Classifier(judges, self.domains.units, self.domains.labels.classes, marginal)
+
+    def generator(self) -> InDataUnits:
+        """The averaged generator as it stands."""
+        averaged: Any = self.training.averaged("generator")[0]
+        return averaged.eval()
+
+    @torch.no_grad()
+    def measure(self) -> Record:
+        """What can be measured without target labels: of the averaged networks, on samples drawn once."""
+        z, rows, y, _ = self._watched
+        judges = self.classifier(TARGET).judges
+        x, v = Labelled.parted(rows, self.domains.shape)
+        real = self.domains.units.from_data((x, y))
+        at_x, at_y = (judges.embed(u, k) for k, u in enumerate(real))
+        ends = [judges.embed(u, k) for k, u in enumerate(self.generator().standardised(z))]
+        labels = [judges.scores(h).argmax(1) for h in ends]
+        numbers = {
+            "cost": (ends[SOURCE] - ends[TARGET]).square().sum(1),
+            "source_accuracy": judges.scores(at_x).argmax(1) == v,
+            "target_confidence": judges.scores(at_y).softmax(1).amax(1),
+            "pairs_agree": labels[SOURCE] == labels[TARGET],
+        }
+        return {name: float(values.double().mean()) for name, values in numbers.items()}
+
+    @torch.no_grad()
+    def target_shares(self) -> Float[np.ndarray, " classes"]:
+        """How often each class is predicted for target samples."""
+        said = self.classifier(TARGET).scores(self._watched[2]).argmax(1).cpu().numpy()
+        return np.bincount(said, minlength=len(self.domains.labels.classes)) / len(said)
+
+    def _draw(self, role: str, size: int, *, judges: bool = True) -> Draw:
+        """What a player draws: z, labelled rows, target samples and numbers of changes; the generator no data."""
+        dtype, data = self.engine.dtype, self.domains.units.data_dtype
+        dim = self.objective.change.dim
+        streams = [Stream(self.latent, size, dtype)]
+        if judges:
+            streams += [Stream(self.domains.source, size, data), Stream(self.domains.target, size, data)]
+        streams.append(Stream(uniform(4 * dim if judges else dim), size, dtype))
+        return Draw(Key(self.seed, role), *streams, device=self.engine.device)
+
+    def _players(self, preset: AdaptationPreset, sizes: Sizes) -> list[Player]:
+        game = self.objective
+        judges = Player(
+            name="judges",
+            modules=(game.judges, game.teacher, game.clock),
+            optimizer=preset.optimizer(preset.judge_learning_rate, preset.betas, preset.schedule),
+            draw=self._draw("judges", sizes.batch_size),
+            loss=game.judge_loss,
+            repeats=lambda step: preset.judge_steps,
+            after_step=game.after_judges,
+        )
+        mover = Player(
+            name="generator",
+            modules=(game.generator,),
+            optimizer=preset.optimizer(preset.learning_rate, preset.betas, preset.schedule),
+            draw=self._draw("generator", sizes.batch_size, judges=False),
+            loss=game.generator_loss,
+            averaging=preset.averaging,
+        )
+        return [judges, mover]
+
+    def _identity(self, preset: AdaptationPreset, sizes: Sizes) -> dict[str, Any]:
+        """What must be the same for a run to be resumed."""
+        return {
+            "data": list(self.domains.fingerprints),
+            "labels": self.domains.labels.fingerprint(),
+            "seed": self.seed,
+            "batch size": sizes.batch_size,
+            "preset": repr(preset),
+        }
+
+
+def _objective(
+    estimator: DASPOT, preset: AdaptationPreset, domains: Domains, sizes: Sizes, latent: Latent
+) -> Adaptation:
+    """The game, its networks built from the seed."""
+    device, dtype = domains.units.scale.device, domains.units.dtype
+    seed = int(estimator.seed)
+    shapes = Shapes(latent.dim, (domains.shape,) * 2)
+    usual: Builder = pictures(sizes.width, 1) if domains.pictures else separate(sizes.width, 3, aligned=True)
+    network = build_generator(usual if estimator.generator is None else estimator.generator, shapes, seed)
+    judged = JudgeShapes(shapes.marginals, len(domains.labels.classes))
+    builder = estimator.judges or (picture_judges() if domains.pictures else mlp_judges())
+    judges = builder(judged, generator(Key(seed, "judge weights"))).to(device, dtype)
+    teacher = Teacher(judges, preset.teacher, looks=preset.parts.teaching is not None)
+    return Adaptation(
+        generator=InDataUnits(network, domains.units).to(device, dtype),
+        judges=judges,
+        teacher=teacher,
+        clock=Clock(sizes.steps * preset.judge_steps, domains.shares()).to(device),
+        parts=preset.parts,
+        adversarial=preset.adversarial,
+        change=_usual_change(domains) if preset.change is None else preset.change,
+        source_shares=domains.shares(),
+    )
+
+
+def _checked(preset: Any) -> AdaptationPreset:
+    if preset is None:
+        return adaptation()
+    if not isinstance(preset, AdaptationPreset):
+        raise InvalidArgument(
+            f"DASPOT takes presets.adaptation(), presets.adaptation_paper() or presets.adaptation_reference(), and got "
+            f"{type(preset).__name__}."
+        )
+    return preset
+
+
+def _usual_change(domains: Domains) -> Change:
+    return Distortion() if domains.pictures else Noise(domains.shape[0])
+
+
+def _usual_latent(domains: Domains) -> Latent:
+    """In pieces, as classes are."""
+    return latents.pieces(116, 16) if domains.pictures else latents.pieces(domains.shape[0] + 8, 8)
+
+
+def _warn_absent(
+    classes: np.ndarray, source: Float[np.ndarray, " classes"], target: Float[np.ndarray, " classes"]
+) -> None:
+    """Names classes that hardly any target sample seems to have."""
+    absent = np.flatnonzero((target < _ABSENT * source) & (source * _JUDGED >= _FEW))
+    if len(absent):
+        said = "; ".join(f"{classes[k]!r}: {source[k]:.1%} of source rows, {target[k]:.1%} of target" for k in absent)
+        warnings.warn(
+            f"some classes seem to be absent in the target ({said}, by what is predicted for it). DASPOT pairs the "
+            "domains class by class and takes them to be about as frequent in both: leave out source rows of classes "
+            "that the target does not have, and do not trust predictions of the others before.",
+            stacklevel=3,
+        )

@@ -1,0 +1,76 @@
+"""Two domains ready to be drawn from: a source with labels, and a target without."""
+
+__all__ = ["Domains", "open_domains"]
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchspot.data.arrays import Rows
+from torchspot.data.labelled import LabelledRows, Labels, as_labels
+from torchspot.data.sources import as_sampler
+from torchspot.errors import InvalidArgument
+from torchspot.networks.convolutional import are_pictures
+from torchspot.networks.generators import Units
+from torchspot.random import Key, generator
+from torchspot.types import Engine, Sampler, Shape
+
+_PROBE, _PROBE_NUMBERS = 16_384, 1 << 23
+
+
+@dataclass(frozen=True)
+class Domains:
+    """Source and target of an adaptation, in the units that networks see."""
+
+    source: LabelledRows
+    target: Sampler
+    labels: Labels
+    units: Units
+    pictures: bool
+    fingerprints: tuple[str, str]
+
+    @property
+    def shape(self) -> Shape:
+        """Of one sample of either."""
+        return self.target.shape
+
+    def shares(self) -> Tensor:
+        """Of each class in the source."""
+        return torch.from_numpy(self.labels.shares).to(self.units.scale.device, self.units.dtype)
+
+
+def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Domains:
+    """Opens both, checks that they fit together, and measures where they lie: pictures are put into ±1."""
+    source, target = as_sampler(Xs, name="Xs"), as_sampler(Xt, name="Xt")
+    if not isinstance(source, Rows):
+        raise InvalidArgument(
+            "Xs must have rows that go with the labels: an array, a table, a file or a Dataset, not a stream."
+        )
+    labels = as_labels(ys, len(source))
+    if source.shape != target.shape:
+        raise InvalidArgument(
+            f"source samples have shape {source.shape} and target samples {target.shape}. Both must have the same "
+            "columns (or channels, height and width): bring them to one shape first."
+        )
+    probe = tuple(_probe(s, Key(seed, f"probe {k}")) for k, s in enumerate((source, target)))
+    pictures = are_pictures([source.shape])
+    units = (Units.spanning if pictures else Units.pooled)(probe, engine.dtype).to(engine.device)
+    kept = target.to(engine.device, units.data_dtype) if isinstance(target, Rows) else target
+    return Domains(
+        LabelledRows(source, labels.codes).to(engine.device, units.data_dtype),
+        kept,
+        labels,
+        units,
+        pictures,
+        (source.fingerprint(), target.fingerprint() if isinstance(target, Rows) else "stream"),
+    )
+
+
+def _probe(sampler: Sampler, key: Key) -> Tensor:
+    size = max(256, min(_PROBE, _PROBE_NUMBERS // torch.Size(sampler.shape).numel()))
+    drawn = sampler.draw(size, generator(key, sampler.device)).double().cpu()
+    if not torch.isfinite(drawn).all():
+        raise InvalidArgument("the target gave a sample that is not finite. Check how it is made.")
+    return drawn
