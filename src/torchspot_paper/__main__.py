@@ -28,6 +28,8 @@ from torchspot_paper import (
     maps,
     marginals,
     report,
+    runtime,
+    table1_adaptation,
 )
 from torchspot_paper.recipe import Call, Outcome
 
@@ -43,6 +45,8 @@ EXPERIMENTS = {
     "fig5": (fig5_mnist_mnistm, "Paired digits of MNIST and MNIST-M, SPOT beside CoGAN; needs the data."),
     "fig6": (fig6_synthetic, "Pairs of two problems in the plane."),
     "fig7": (fig7_pictures, "Photographs with paintings, shoes with their edges; needs the data."),
+    "table1": (table1_adaptation, "Labels of one set of digits from another: DASPOT and others; needs the data."),
+    "runtime": (runtime, "Seconds to 95 % on MNIST to USPS, DASPOT beside DeepJDOT; needs the data."),
     "comparison": (comparison, "Error against time and memory as the data grows, on one core: four methods."),
     "dimension": (dimension, "Hard problems in 2 to 256 dimensions."),
     "marginals": (marginals, "Three to six marginals at once, and their barycenters."),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torchspot.storage import replacing
 from torchspot_paper import (
+    adaptation_tables,
     comparison,
     dimension,
     fig2_convergence,
@@ -21,6 +22,8 @@ from torchspot_paper import (
     maps,
     marginals,
     picture_tables,
+    runtime,
+    table1_adaptation,
     tables,
 )
 from torchspot_paper.recipe import Rows, read
@@ -166,6 +169,20 @@ _SECTIONS = {
         fig6_synthetic.draw,
         True,
         tables.fig6,
+    ),
+    "table1": Section(
+        "Table 1: domain adaptation",
+        "",
+        table1_adaptation.draw,
+        True,
+        adaptation_tables.table1,
+    ),
+    "runtime": Section(
+        "Seconds to 95 %",
+        "",
+        runtime.draw,
+        True,
+        adaptation_tables.runtime,
     ),
     "comparison": Section(
         "Error against time and memory",

@@ -18,8 +18,9 @@ from torchspot.data.labelled import BalancedRows
 from torchspot.errors import InvalidArgument, NotFitted
 from torchspot.exact import by_pot
 from torchspot.networks.judges import Judges
-from torchspot.objectives.adaptation import SOURCE, TARGET, Labelled
+from torchspot.objectives.adaptation import Labelled
 from torchspot.objectives.domains import Domains, open_domains
+from torchspot.objectives.teacher import SOURCE, TARGET
 from torchspot.plans.classifier import Classifier
 from torchspot.random import Key
 from torchspot.training.engine import Eager

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from sklearn.base import BaseEstimator
@@ -27,7 +28,8 @@ from torchspot.training.replicas import OverReplicas, replica, stacked
 from torchspot.types import Callback, Cost, Engine, Estimate, Record, Sampler, Samples
 
 _HIDDEN = (128, 256, 128)
-_JUDGES, _BLOCK = 16_384, 512
+_BLOCKS, _LARGEST_BLOCK, _PAIRED_NUMBERS = 32, 512, 1 << 24
+"""Blocks of samples to judge by, rows of one, and numbers in all pairs of its rows."""
 """Samples for the last values, and in a block whose pairs are all looked at."""
 
 
@@ -94,8 +96,9 @@ class ROT(BaseEstimator):
         ]
         games = [self._players(objective, samplers, engine, len(objectives)) for objective in objectives]
         training = Training(stacked(games), self.steps)
-        judges = Draw(Key(self.seed, "judges"), *self._streams(samplers, engine, _JUDGES), device=engine.device)
-        measure = _measure_of(objectives[0], training, judges, len(objectives))
+        rows = min(_LARGEST_BLOCK, math.isqrt(_PAIRED_NUMBERS // samplers[0].shape[0]))
+        judges = Draw(Key(self.seed, "judges"), *self._streams(samplers, engine, _BLOCKS * rows), device=engine.device)
+        measure = _measure_of(objectives[0], training, judges, len(objectives), rows)
         history = History()
         train(
             training,
@@ -105,7 +108,7 @@ class ROT(BaseEstimator):
             log_every=max(1, min(100, self.steps // 20)),
         )
         self.history_ = history.records
-        final = measure(_JUDGES)["runs"]
+        final = measure(_BLOCKS)["runs"]
         self.duals_, self.plan_costs_ = final["cost"], final["plan_cost"]
         maps = training.turns[1].player.modules[0]
         self.plans_ = [
@@ -157,6 +160,13 @@ class MappedPlan:
         x = self.source.draw(n, rng).to(next(self.transport.parameters()))
         return x, self.transport(x)
 
+    @torch.no_grad()
+    def moved(self, points: Any) -> Float[np.ndarray, "rows dim"]:
+        """Where the map takes these points."""
+        first = next(self.transport.parameters())
+        parts = torch.split(torch.as_tensor(points), 1 << 14)
+        return torch.cat([self.transport(part.to(first)).cpu() for part in parts]).numpy()
+
     def expected_cost(self, n: int = 100_000, seed: int = 0) -> Estimate:
         """E c(x, T(x)) from n draws."""
         values = self.cost(*self.sample(n, seed)).double()
@@ -171,7 +181,9 @@ def _on(engine: Engine, sampler: Any) -> Sampler:
     return sampler.to(engine.device, engine.dtype) if hasattr(sampler, "to") else sampler
 
 
-def _measure_of(objective: RegularisedDual, training: Training, judges: Draw, runs: int) -> Callable[..., Record]:
+def _measure_of(
+    objective: RegularisedDual, training: Training, judges: Draw, runs: int, rows: int
+) -> Callable[..., Record]:
     """Dual and cost of the plan now, of all runs, over blocks of samples."""
 
     def numbers(batch: tuple[Tensor, ...]) -> Float[Tensor, " 2"]:
@@ -188,8 +200,8 @@ def _measure_of(objective: RegularisedDual, training: Training, judges: Draw, ru
     same = tuple(part.expand(runs, *part.shape) for part in judges())
 
     @torch.no_grad()
-    def measure(rows: int = _BLOCK) -> Record:
-        blocks = zip(*(torch.split(part[:, :rows], _BLOCK, dim=1) for part in same), strict=True)
+    def measure(count: int = 1) -> Record:
+        blocks = zip(*(torch.split(part[:, : count * rows], rows, dim=1) for part in same), strict=True)
         duals, plan_costs = torch.stack([of_all(block) for block in blocks]).double().mean(0).T.tolist()
         return {"cost": sum(duals) / len(duals), "runs": {"cost": duals, "plan_cost": plan_costs}}
 

@@ -17,8 +17,9 @@ from torchspot.errors import NotFitted
 from torchspot.latents import uniform
 from torchspot.networks.augmentation import Change, Unchanged
 from torchspot.networks.judges import Judges, JudgeShapes, mlp_judges, picture_judges
-from torchspot.objectives.adaptation import SOURCE, Labelled, Teacher
+from torchspot.objectives.adaptation import Labelled
 from torchspot.objectives.domains import Domains, open_domains
+from torchspot.objectives.teacher import SOURCE, Teacher
 from torchspot.plans.classifier import Classifier
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Divergence, History

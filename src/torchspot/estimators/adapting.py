@@ -9,12 +9,12 @@ from functools import partial
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.sizes import Sizes
 from torchspot.networks.augmentation import Change, Unchanged
-from torchspot.objectives.adaptation import PairRisk, Parts, SelfTraining
+from torchspot.objectives.adaptation_parts import PairRisk, Parts, SelfTraining
 from torchspot.objectives.adversarial import Adversarial, Logistic, Wasserstein
 from torchspot.training.optimizers import Adam, Optimizer
 from torchspot.training.schedules import Constant, Cosine, Schedule
 
-_OF_PICTURES = {True: Sizes(32, 128, 8000), False: Sizes(8, 64, 1500)}
+_OF_PICTURES = {True: Sizes(32, 128, 6000), False: Sizes(8, 64, 1500)}
 """On a GPU, and on a CPU."""
 _OF_VECTORS = Sizes(64, 256, 3000)
 
@@ -87,7 +87,7 @@ def adaptation(learning_rate: float = 1e-3) -> AdaptationPreset:
             source=1.0,
             cost=0.001,
             pairs=PairRisk(0.1, start=0.25, confidence=0.9),
-            teaching=SelfTraining(1.0, confidence=0.9, alignment=0.5),
+            teaching=SelfTraining(1.0, confidence=0.8, alignment=1.0),
         ),
         change=None,
     )

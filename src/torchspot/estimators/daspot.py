@@ -22,14 +22,18 @@ from torchspot.estimators.networks import Builder, build_generator
 from torchspot.estimators.run import keep_in
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
+from torchspot.networks.adversaries import Adversaries
 from torchspot.networks.augmentation import Change, Distortion, Noise
 from torchspot.networks.convolutional import pictures
 from torchspot.networks.generators import InDataUnits, Shapes, separate
 from torchspot.networks.judges import Judges, JudgeShapes, mlp_judges, picture_judges
-from torchspot.objectives.adaptation import SOURCE, TARGET, Adaptation, Clock, Labelled, Teacher
+from torchspot.objectives.adaptation import Adaptation, Labelled
+from torchspot.objectives.adaptation_parts import DomainAdversary
 from torchspot.objectives.domains import Domains, open_domains
+from torchspot.objectives.teacher import SOURCE, TARGET, Clock, Teacher
+from torchspot.plans import PushforwardPlan
 from torchspot.plans.classifier import Classifier
-from torchspot.random import Key, fresh_seed, generator
+from torchspot.random import Key, generator
 from torchspot.training.callbacks import Divergence, History
 from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train
@@ -72,8 +76,9 @@ class DASPOT(ClassifierMixin, BaseEstimator):
             and `Eager()` without one.
         callbacks: called at logged steps.
 
-    After `fit`: `classes_`, `classifier_` (of the target), `history_` and `target_shares_`, how often each class is
-    predicted for target samples. The classifier is that of the last step, averaged: nothing is selected.
+    After `fit`: `classes_`, `classifier_` (of the target), `plan_` (of pairs), `history_` and `target_shares_`, how
+    often each class is predicted for target samples. The classifier is that of the last step, averaged: nothing is
+    selected.
 
     >>> rng = np.random.default_rng(0)
     >>> Xs, ys = rng.normal(size=(200, 2)), np.repeat(["a", "b"], 100)
@@ -143,16 +148,10 @@ class DASPOT(ClassifierMixin, BaseEstimator):
             raise InvalidArgument(f"domain must be 'source' or 'target', and is {domain!r}.")
         return self._fitted().of_domain(_DOMAINS[domain]).embed(X)
 
-    @torch.no_grad()
     def sample(self, n: int, seed: int | None = None) -> LabelledPairs:
         """n generated pairs of a source and a target sample, and the label of their source end."""
         fitted = self._fitted()
-        if n < 1:
-            raise InvalidArgument(f"sample(n) needs n >= 1, and got {n}.")
-        rng = generator(Key(fresh_seed() if seed is None else seed, "sample"), fitted.units.scale.device)
-        z = self.latent_.draw(n, rng).to(fitted.units.dtype)
-        parts = [self.generator_(some) for some in torch.split(z, _JUDGED // 16)]
-        x, y = (torch.cat(part) for part in zip(*parts, strict=True))
+        x, y = self.plan_.sample(n, seed)
         return LabelledPairs(x, y, fitted.of_domain(SOURCE).predict(x))
 
     def _fitted(self) -> Classifier:
@@ -163,7 +162,7 @@ class DASPOT(ClassifierMixin, BaseEstimator):
     def _keep(self, run: "_Run") -> None:
         self.classes_ = run.domains.labels.classes
         self.classifier_ = run.classifier(TARGET)
-        self.generator_, self.latent_ = run.generator(), run.latent
+        self.plan_ = PushforwardPlan(run.generator(), run.latent, self.classifier_.cost, (), run.facts())
         self.history_ = run.history.records
         self.target_shares_ = run.target_shares()
 
@@ -194,7 +193,7 @@ class _Run:
         for callback in self.callbacks:
             if hasattr(callback, "begin"):
                 callback.begin(self)
-        watched = self._draw("watched", _JUDGED // 4 if self.domains.pictures else _JUDGED)
+        watched = self._draw("watched", _JUDGED // 4 if self.domains.pictures else _JUDGED, "zxy", 1)
         watched.advance()
         self._watched = watched()
 
@@ -237,23 +236,25 @@ class _Run:
         said = self.classifier(TARGET).scores(self._watched[2]).argmax(1).cpu().numpy()
         return np.bincount(said, minlength=len(self.domains.labels.classes)) / len(said)
 
-    def _draw(self, role: str, size: int, *, judges: bool = True) -> Draw:
-        """What a player draws: z, labelled rows, target samples and numbers of changes; the generator no data."""
+    def _draw(self, role: str, size: int, what: str, changes: int) -> Draw:
+        """What a player draws: noise (z), labelled source rows (x), target samples (y), and numbers of changes."""
         dtype, data = self.engine.dtype, self.domains.units.data_dtype
-        dim = self.objective.change.dim
-        streams = [Stream(self.latent, size, dtype)]
-        if judges:
-            streams += [Stream(self.domains.source, size, data), Stream(self.domains.target, size, data)]
-        streams.append(Stream(uniform(4 * dim if judges else dim), size, dtype))
-        return Draw(Key(self.seed, role), *streams, device=self.engine.device)
+        known = {
+            "z": Stream(self.latent, size, dtype),
+            "x": Stream(self.domains.source, size, data),
+            "y": Stream(self.domains.target, size, data),
+        }
+        numbers = Stream(uniform(changes * self.objective.change.dim), size, dtype)
+        return Draw(Key(self.seed, role), *(known[name] for name in what), numbers, device=self.engine.device)
 
     def _players(self, preset: AdaptationPreset, sizes: Sizes) -> list[Player]:
-        game = self.objective
+        game, size = self.objective, sizes.batch_size
+        optimizer = preset.optimizer(preset.judge_learning_rate, preset.betas, preset.schedule)
         judges = Player(
             name="judges",
             modules=(game.judges, game.teacher, game.clock),
-            optimizer=preset.optimizer(preset.judge_learning_rate, preset.betas, preset.schedule),
-            draw=self._draw("judges", sizes.batch_size),
+            optimizer=optimizer,
+            draw=self._draw("judges", size, "zxy", 4),
             loss=game.judge_loss,
             repeats=lambda step: preset.judge_steps,
             after_step=game.after_judges,
@@ -262,11 +263,19 @@ class _Run:
             name="generator",
             modules=(game.generator,),
             optimizer=preset.optimizer(preset.learning_rate, preset.betas, preset.schedule),
-            draw=self._draw("generator", sizes.batch_size, judges=False),
+            draw=self._draw("generator", size, "z" if preset.parts.translation is None else "zx", 1),
             loss=game.generator_loss,
             averaging=preset.averaging,
         )
-        return [judges, mover]
+        if game.adversaries is None:
+            return [judges, mover]
+        drawn = self._draw("adversaries", size, "xy", 2)
+        return [judges, Player("adversaries", (game.adversaries,), optimizer, drawn, game.adversary_loss), mover]
+
+    def facts(self) -> dict[str, Any]:
+        """How it was made."""
+        ran = "; ".join(f"{name}: {how}" for name, how in self.training.ran.items())
+        return {"steps": self.training.step, "seed": self.seed, "engine": f"{ran} on {self.engine.device}"}
 
     def _identity(self, preset: AdaptationPreset, sizes: Sizes) -> dict[str, Any]:
         """What must be the same for a run to be resumed."""
@@ -288,8 +297,13 @@ def _objective(
     shapes = Shapes(latent.dim, (domains.shape,) * 2)
     usual: Builder = pictures(sizes.width, 1) if domains.pictures else separate(sizes.width, 3, aligned=True)
     network = build_generator(usual if estimator.generator is None else estimator.generator, shapes, seed)
-    judged = JudgeShapes(shapes.marginals, len(domains.labels.classes))
+    if preset.parts.translation is not None and not hasattr(network, "translate"):
+        raise InvalidArgument(
+            "parts.translation needs a generator with `translate`: give generator=networks.translated.translated(…)."
+        )
+    held = shapes.marginals + ((domains.shape,) if preset.parts.translation is not None else ())
     builder = estimator.judges or (picture_judges() if domains.pictures else mlp_judges())
+    judged = JudgeShapes(held, len(domains.labels.classes))
     judges = builder(judged, generator(Key(seed, "judge weights"))).to(device, dtype)
     teacher = Teacher(judges, preset.teacher, looks=preset.parts.teaching is not None)
     return Adaptation(
@@ -297,11 +311,23 @@ def _objective(
         judges=judges,
         teacher=teacher,
         clock=Clock(sizes.steps * preset.judge_steps, domains.shares()).to(device),
+        adversaries=_adversaries(preset.parts.adversary, judges, domains, seed),
         parts=preset.parts,
         adversarial=preset.adversarial,
         change=_usual_change(domains) if preset.change is None else preset.change,
         source_shares=domains.shares(),
     )
+
+
+def _adversaries(part: DomainAdversary | None, judges: Judges, domains: Domains, seed: int) -> Adversaries | None:
+    """For the features that these judges have."""
+    if part is None:
+        return None
+    with torch.no_grad():
+        u = torch.zeros(2, *domains.shape).to(domains.units.scale.device, domains.units.dtype)
+        tried = ((part.shallow, judges.shallow), (part.deep, judges.embed))
+        features = [tuple(look(u, SOURCE).shape[1:]) for wanted, look in tried if wanted]
+    return Adversaries(features, generator(Key(seed, "adversary weights"))).to(u.device, u.dtype)
 
 
 def _checked(preset: Any) -> AdaptationPreset:
@@ -330,7 +356,7 @@ def _warn_absent(
     """Names classes that hardly any target sample seems to have."""
     absent = np.flatnonzero((target < _ABSENT * source) & (source * _JUDGED >= _FEW))
     if len(absent):
-        said = "; ".join(f"{classes[k]!r}: {source[k]:.1%} of source rows, {target[k]:.1%} of target" for k in absent)
+        said = "; ".join(f"{classes[k]}: {source[k]:.1%} of source rows, {target[k]:.1%} of target" for k in absent)
         warnings.warn(
             f"some classes seem to be absent in the target ({said}, by what is predicted for it). DASPOT pairs the "
             "domains class by class and takes them to be about as frequent in both: leave out source rows of classes "

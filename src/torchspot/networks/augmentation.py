@@ -107,8 +107,8 @@ class Noise:
 class Distortion:
     """Pictures turned, stretched, sheared and moved a little, and recoloured: u_c ↦ gain_c u_c + level_c.
 
-    What comes in at the edges is the edge itself. Turns and stretches are right for what has one way up, as digits
-    do; `negative` for what is the same in any colours.
+    What comes in at the edges is the edge itself. Recolouring and negatives are right where colours do not tell classes
+    apart; where they do, use gain=0, level=0, negative=False.
     """
 
     turn: float = 0.25
@@ -118,11 +118,11 @@ class Distortion:
     shear: float = 0.2
     shift: float = 0.1
     """Of the picture's size."""
-    gain: float = 0.0
+    gain: float = 0.5
     """Largest relative change of contrast, of each channel."""
-    level: float = 0.0
+    level: float = 0.5
     """Largest change of brightness, of each channel; pictures are within ±1."""
-    negative: bool = False
+    negative: bool = True
     """Whether every fourth picture is turned into its negative."""
 
     dim = 13

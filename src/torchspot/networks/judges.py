@@ -127,43 +127,50 @@ class mlp_judges:  # noqa: N801
 
 @dataclass(frozen=True)
 class picture_judges:  # noqa: N801
-    """Builder of judges of pictures: pairs of convolutions 3 × 3, halved after each, and a layer over all that is left.
+    """Builder of judges of pictures: convolutions, of which every second halves, and a layer over all that is left.
 
     All layers are the same for all marginals; batch norm has statistics of each marginal's own.
     """
 
     width: int = 32
-    """Channels of the first convolutions, doubled after each halving."""
+    """Channels after the first convolution, doubled by the others up to four times as many."""
     embedding: int = 256
     """Numbers that D_e gives."""
 
     @torch.random.fork_rng(devices=[])
     def __call__(self, shapes: JudgeShapes, rng: torch.Generator) -> Judges:
         check_pictures(shapes.marginals)
-        m = len(shapes.marginals)
+        m, most = len(shapes.marginals), 4 * self.width
         channels, *size = shapes.marginals[0]
-        first = nn.Sequential(*self._block(channels, self.width, m))
-        layers, inputs = self._block(self.width, self.width, m), self.width
-        layers.append(nn.MaxPool2d(2))
-        size = [side // 2 for side in size]
-        while min(size) > _LEFT:
-            layers += [*self._block(inputs, 2 * inputs, m), *self._block(2 * inputs, 2 * inputs, m), nn.MaxPool2d(2)]
-            inputs, size = 2 * inputs, [side // 2 for side in size]
-        flat = inputs * size[0] * size[1]
-        layers += [nn.Flatten(), nn.Linear(flat, self.embedding, bias=False), DomainNorm(self.embedding, m)]
-        trunk = nn.Sequential(*layers, leaky())
+        first = nn.Sequential(*_block(nn.Conv2d(channels, self.width, 5, 2, 2, bias=False), m))
+        layers, inputs, size = [], self.width, _halves(size)
+        while True:
+            outputs = min(2 * inputs, most)
+            layers += _block(nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False), m)
+            inputs, outputs = outputs, min(2 * outputs, most)
+            if min(size) <= _LEFT:
+                break
+            layers += _block(nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False), m)
+            inputs, size = outputs, _halves(size)
+        flat = nn.Linear(inputs * size[0] * size[1], self.embedding, bias=False)
+        trunk = nn.Sequential(*layers, nn.Flatten(), *_block(flat, m))
         heads = [nn.Linear(self.embedding, 1) for _ in range(m)]
         made = Judges([first] * m, trunk, heads, nn.Linear(self.embedding, shapes.classes))
         scaled_weights(made.modules(), rng)
         return made
 
-    def _block(self, inputs: int, outputs: int, marginals: int) -> list[nn.Module]:
-        convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-        return [convolution, DomainNorm(outputs, marginals), leaky()]
-
 
 _LEFT = 8
 """Pictures are halved until they are at most this high or wide."""
+
+
+def _halves(size: list[int]) -> list[int]:
+    return [(side + 1) // 2 for side in size]
+
+
+def _block(layer: nn.Linear | nn.Conv2d, marginals: int) -> list[nn.Module]:
+    """A layer, its norm and its activation."""
+    return [layer, DomainNorm(len(layer.weight), marginals), leaky()]
 
 
 def scaled_weights(modules: Iterable[nn.Module], rng: torch.Generator) -> None:

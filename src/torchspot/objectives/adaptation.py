@@ -4,128 +4,31 @@ The section "SPOT for Domain Adaptation" of the paper. Critics and classifiers s
 problem: the judges minimise one loss (critics, risks and cost), the generator another (critics and cost).
 """
 
-__all__ = ["Adaptation", "Clock", "Labelled", "PairRisk", "Parts", "SelfTraining", "Teacher"]
+__all__ = ["Adaptation", "Labelled"]
 
-import copy
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from torchspot.errors import InvalidArgument
+from torchspot.networks.adversaries import Adversaries
 from torchspot.networks.augmentation import Change
 from torchspot.networks.generators import InDataUnits
 from torchspot.networks.judges import Judges
+from torchspot.objectives.adaptation_parts import DomainAdversary, PairRisk, Parts, SelfTraining, Translation
 from torchspot.objectives.adversarial import Adversarial
+from torchspot.objectives.teacher import SOURCE, TARGET, Clock, Teacher
 from torchspot.types import Samples, Values
 
 Numbers = Float[Tensor, "batch numbers"]
 Scores = Float[Tensor, "batch classes"]
 
-SOURCE, TARGET = 0, 1
+TRANSLATED = 2
+"""The number of the marginal that holds translated source samples to the target."""
 _SHARE_DECAY = 0.01
-
-
-@dataclass(frozen=True)
-class PairRisk:
-    """E[ℰ(D_Y(G_Y(z)), argmax_k D_X(G_X(z))_k)]: both ends of a generated pair are to have the same label (DA-risk)."""
-
-    weight: float = 1.0
-    """η_da."""
-    start: float = 0.25
-    """In this part of the run the weight is 0, until the generator is worth learning from."""
-    confidence: float = 0.0
-    """Pairs whose source end is not as sure as this do not count."""
-
-    def __post_init__(self) -> None:
-        _check_shares(self.weight, start=self.start, confidence=self.confidence)
-
-
-@dataclass(frozen=True)
-class SelfTraining:
-    """A teacher, the average of the judges, labels target samples; where it is sure, the judges learn its labels.
-
-    The teacher sees samples changed a little and the judges see them changed more, so that there is something to
-    learn. No target label is ever seen.
-
-    References: "Self-ensembling for visual domain adaptation", G. French, M. Mackiewicz and M. Fisher, 2018;
-    "FixMatch: Simplifying semi-supervised learning with consistency and confidence", K. Sohn et al., 2020.
-    """
-
-    weight: float = 1.0
-    start: float = 0.0
-    """In this part of the run the weight is 0."""
-    confidence: float = 0.9
-    """Samples of which the teacher is less sure do not count."""
-    alignment: float = 0.0
-    """From 0, the teacher's labels as they are, to 1: weighed so that classes are as frequent as in the source."""
-
-    def __post_init__(self) -> None:
-        shares = {"start": self.start, "confidence": self.confidence, "alignment": self.alignment}
-        _check_shares(self.weight, **shares)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """How much each part of the judges' loss counts, and what is optional."""
-
-    critic: float = 1.0
-    source: float = 1.0
-    """η_s."""
-    cost: float = 0.01
-    pairs: PairRisk | None = None
-    teaching: SelfTraining | None = None
-
-    def __post_init__(self) -> None:
-        if min(self.critic, self.source, self.cost) < 0:
-            raise InvalidArgument(f"weights of losses must be at least 0, and are {self}.")
-
-
-class Clock(nn.Module):
-    """How much of the run is done, where captured steps can read it; and how frequent the teacher finds each class."""
-
-    done: Tensor
-    shares: Tensor
-
-    def __init__(self, steps: int, shares: Float[Tensor, " classes"]) -> None:
-        super().__init__()
-        self.steps = steps
-        self.register_buffer("done", torch.zeros(()))
-        self.register_buffer("shares", shares.clone())
-
-    def tick(self) -> None:
-        """One step more."""
-        self.done.add_(1 / self.steps)
-
-
-class Teacher(nn.Module):
-    """The exponential average of the judges. Its weights are buffers: they are saved, and nobody's to train.
-
-    Statistics of batches are those of the judges; but of the target, where the teacher looks at target samples itself,
-    its own: it sees them nearly as they are.
-    """
-
-    def __init__(self, judges: Judges, decay: float, *, looks: bool) -> None:
-        super().__init__()
-        self.decay, self._copied = decay, SOURCE + 1 if looks else TARGET + 1
-        self.judges = copy.deepcopy(judges)
-        for module in self.judges.modules():
-            for name, parameter in list(module.named_parameters(recurse=False)):
-                delattr(module, name)
-                module.register_buffer(name, parameter.detach().clone())
-
-    @torch.no_grad()
-    def follow(self, judges: Judges) -> None:
-        """One step of the average."""
-        mine, theirs = dict(self.judges.named_buffers()), dict(judges.named_buffers())
-        moving = dict(judges.named_parameters())
-        torch._foreach_lerp_([mine[name] for name in moving], list(moving.values()), 1 - self.decay)
-        if theirs:
-            kept = self._copied
-            torch._foreach_copy_([mine[name][:kept] for name in theirs], [b[:kept] for b in theirs.values()])
 
 
 class Labelled(NamedTuple):
@@ -159,6 +62,8 @@ class Adaptation:
     judges: Judges
     teacher: Teacher
     clock: Clock
+    adversaries: Adversaries | None
+    """Of the domains, where the parts ask for some."""
     parts: Parts
     adversarial: Adversarial
     change: Change
@@ -183,13 +88,35 @@ class Adaptation:
             loss = loss + self._pair_risk(pair, self.parts.pairs)
         if self.parts.teaching is not None:
             loss = loss + self._taught(at_y.scores, self.change.slight(real[TARGET], of_teacher), self.parts.teaching)
+        if self.parts.translation is not None:
+            loss = loss + self._translation_loss((real, (of_x, of_y)), v, self.parts.translation)
+        if self.parts.adversary is not None and self.adversaries is not None:
+            told = self.adversaries(self._features(self.change(real[TARGET], of_y), TARGET))
+            loss = loss + self.parts.adversary.weight * self.adversarial.pull(told).sum()
         return loss
 
     def generator_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
-        """For batch = (z, numbers of changes)."""
-        z, numbers = batch
+        """For batch = (z, labelled rows, numbers of changes), the rows only where there is a translation."""
+        z, *rows, numbers = batch
         pair = self._pair(self.generator.standardised(z), numbers)
-        return self.adversarial.pull(_stacked(pair)).sum() + self.parts.cost * _apart(pair)
+        loss = self.adversarial.pull(_stacked(pair)).sum() + self.parts.cost * _apart(pair)
+        for drawn in rows:
+            x, _ = Labelled.parted(drawn, tuple(self.generator.units.means[SOURCE].shape))
+            made = self._translated(self.generator.units.from_data((x,), (SOURCE,))[0])
+            judged = self._judged(self.change(made, numbers), TRANSLATED, real=False)
+            loss = loss + self.adversarial.pull(judged.critic[None]).sum()
+        return loss
+
+    def adversary_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
+        """Of the adversaries of the domains, for batch = (labelled rows, y, numbers of changes of both)."""
+        rows, y, numbers = batch
+        assert self.adversaries is not None  # or nobody would ask
+        x, _ = Labelled.parted(rows, tuple(y.shape[1:]))
+        both = zip(self.generator.units.from_data((x, y)), numbers.chunk(2, dim=1), strict=True)
+        with torch.no_grad():
+            features = [self._features(self.change(u, n), k) for k, (u, n) in enumerate(both)]
+        of_x, of_y = (self.adversaries(each) for each in features)
+        return self.adversarial.critic_loss(of_x, of_y).sum()
 
     def after_judges(self) -> None:
         """The critics are kept Lipschitz, the teacher follows, and time goes on."""
@@ -222,6 +149,29 @@ class Adaptation:
         each = cross_entropy(scores, label, reduction="none")
         return self._since(teaching.start) * teaching.weight * (each * (sure >= teaching.confidence)).mean()
 
+    def _translation_loss(
+        self, seen: tuple[Samples, tuple[Numbers, Numbers]], v: Int[Tensor, " batch"], part: Translation
+    ) -> Float[Tensor, ""]:
+        """A critic tells target samples from translated ones, which also count as labelled, if they are to."""
+        real, (of_x, of_y) = seen
+        with torch.no_grad():
+            made = self._translated(real[SOURCE])
+        true = self._judged(self.change(real[TARGET], of_y), TRANSLATED, real=True)
+        false = self._judged(self.change(made, of_x), TRANSLATED, real=False)
+        critic = self.adversarial.critic_loss(true.critic[None], false.critic[None]).sum()
+        return part.weight * self.parts.critic * critic + part.risk * cross_entropy(false.scores, v)
+
+    def _translated(self, x: Tensor) -> Tensor:
+        """T of standardised source samples."""
+        network: Any = self.generator.generator
+        return network.translate(x)
+
+    def _features(self, u: Tensor, k: int) -> tuple[Tensor, ...]:
+        """What the adversaries look at."""
+        part = self.parts.adversary or DomainAdversary()
+        looks = ((part.shallow, self.judges.shallow), (part.deep, self.judges.embed))
+        return tuple(look(u, k) for wanted, look in looks if wanted)
+
     def _since(self, start: float) -> Float[Tensor, ""]:
         """1 from this part of the run on, and 0 before."""
         return (self.clock.done >= start).float()
@@ -235,11 +185,3 @@ def _apart(pair: tuple[_Judged, _Judged]) -> Float[Tensor, ""]:
 
 def _stacked(judged: tuple[_Judged, _Judged]) -> Float[Tensor, "marginals batch"]:
     return torch.stack([one.critic for one in judged])
-
-
-def _check_shares(weight: float, **shares: float) -> None:
-    if not weight >= 0:
-        raise InvalidArgument(f"the weight of a loss must be at least 0, and is {weight}.")
-    for name, value in shares.items():
-        if not 0 <= value <= 1:
-            raise InvalidArgument(f"{name} must be from 0 to 1, and is {value}.")

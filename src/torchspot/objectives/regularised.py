@@ -97,7 +97,8 @@ class RegularisedDual:
         x, y = batch
         with torch.no_grad():
             h = self.density(x, y)
-        apart = (self.transport(x)[:, None] - y[None]).square().sum(-1)
+        t = self.transport(x)
+        apart = t.square().sum(1)[:, None] + y.square().sum(1) - 2 * t @ y.T
         return (h * apart).sum() / h.sum().clamp(min=torch.finfo(h.dtype).tiny)
 
     def value(self, x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]) -> Float[Tensor, ""]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchspot.data.points import as_points
 from torchspot.networks.generators import Units
 from torchspot.networks.judges import Judges
+from torchspot.types import Values
 
 _CHUNK = 1000
 
@@ -39,6 +40,11 @@ class Classifier:
     def embed(self, X: Any) -> Float[np.ndarray, "rows dim"]:
         """D_e of each row."""
         return torch.cat(list(self._embedded(X, self.marginal))).cpu().numpy()
+
+    def cost(self, *xs: Float[Tensor, "batch *shape"]) -> Values:
+        """‖D_e(x) − D_e(y)‖² of source samples and target samples (DA-cost)."""
+        x, y = (self.judges.embed(u, k) for k, u in enumerate(self.units.from_data(xs)))
+        return (x - y).square().sum(1)
 
     def of_domain(self, marginal: int) -> "Classifier":
         """The same for samples of another marginal."""

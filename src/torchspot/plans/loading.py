@@ -99,7 +99,7 @@ class _Read:
     def plan(self, run: dict[str, Any], network: nn.Module | None, cost: Cost | None) -> PushforwardPlan:
         """The plan of one run."""
         dtype = {"float32": torch.float32, "float64": torch.float64}[self.state["dtype"]]
-        units = Units(tuple(run["means"]), float(run["scale"]), dtype=dtype)
+        units = Units(tuple(run["means"]), _scale(run), dtype=dtype)
         if not all(torch.isfinite(t).all() for t in (*units.means, units.scale, *run["weights"].values())):
             raise ValueError("numbers that are not finite")
         latent = self._latent(units)
@@ -180,6 +180,14 @@ def _opened(
                 )
         opened.append(sampler)
     return tuple(opened)
+
+
+def _scale(run: dict[str, Any]) -> Tensor:
+    """One number, or one for each coordinate of samples that all have one shape."""
+    scale: Tensor = run["scale"]
+    if scale.ndim and any(mean.shape != scale.shape for mean in run["means"]):
+        raise ValueError("a scale that does not fit")
+    return scale
 
 
 def _held_out_from(entry: dict[str, Any] | None) -> HeldOut | None:

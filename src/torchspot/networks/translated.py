@@ -1,0 +1,66 @@
+"""Generators of pairs whose second end is a translation of the first."""
+
+__all__ = ["TranslatedGenerator", "translated"]
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchspot.networks.convolutional import are_pictures
+from torchspot.networks.generators import Shapes
+from torchspot.networks.judges import scaled_weights
+from torchspot.networks.mlp import leaky
+from torchspot.types import Samples
+
+_STEEP = 1.5
+
+
+class TranslatedGenerator(nn.Module):
+    """G(z) = (x, T(x)), x = G_X(z): T also translates real samples of the first marginal.
+
+    Of vectors T(x) = x + h(x), of pictures T(x) = tanh(1.5 x + h(x)), with values within ±1; h starts at 0.
+    """
+
+    def __init__(self, first: nn.Module, change: nn.Module, *, pictures: bool) -> None:
+        super().__init__()
+        self.first, self.change, self._pictures = first, change, pictures
+
+    def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
+        (x,) = self.first(z)
+        return x, self.translate(x)
+
+    def translate(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
+        """T of standardised samples."""
+        h = self.change(x)
+        return (_STEEP * x + h).tanh() if self._pictures else x + h
+
+
+@dataclass(frozen=True)
+class translated:  # noqa: N801
+    """Builder of a generator of one marginal followed by a translation to the other; both of one shape."""
+
+    first: Callable[[Shapes, torch.Generator], nn.Module]
+    width: int = 64
+
+    @torch.random.fork_rng(devices=[])
+    def __call__(self, shapes: Shapes, rng: torch.Generator) -> TranslatedGenerator:
+        shape = shapes.marginals[0]
+        first = self.first(Shapes(shapes.latent, (shape,)), rng)
+        pictures = are_pictures([shape])
+        layer = _convolution if pictures else nn.Linear
+        sizes = (shape[0], self.width, self.width)
+        change = nn.Sequential(
+            *(part for a, b in pairwise(sizes) for part in (layer(a, b), leaky())), layer(self.width, shape[0])
+        )
+        scaled_weights(change.modules(), rng)
+        for parameter in change[-1].parameters():
+            nn.init.zeros_(parameter)
+        return TranslatedGenerator(first, change, pictures=pictures)
+
+
+def _convolution(inputs: int, outputs: int) -> nn.Module:
+    return nn.Conv2d(inputs, outputs, 3, padding=1)

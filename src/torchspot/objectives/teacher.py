@@ -1,0 +1,66 @@
+"""The teacher of a domain adaptation, and what captured steps must know of the run."""
+
+__all__ = ["SOURCE", "TARGET", "Clock", "Teacher"]
+
+import copy
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchspot.networks.judges import DomainNorm, Judges
+
+SOURCE, TARGET = 0, 1
+"""Numbers of the marginals."""
+
+
+class Clock(nn.Module):
+    """How much of the run is done, where captured steps can read it; and how frequent the teacher finds each class."""
+
+    done: Tensor
+    shares: Tensor
+
+    def __init__(self, steps: int, shares: Float[Tensor, " classes"]) -> None:
+        super().__init__()
+        self.steps = steps
+        self.register_buffer("done", torch.zeros(()))
+        self.register_buffer("shares", shares.clone())
+
+    def tick(self) -> None:
+        """One step more."""
+        self.done.add_(1 / self.steps)
+
+
+class Teacher(nn.Module):
+    """The exponential average of the judges. Its weights are buffers: they are saved, and nobody's to train.
+
+    Statistics of batches are those of the judges; but of the target, where the teacher looks at target samples itself,
+    its own: it sees them nearly as they are.
+    """
+
+    def __init__(self, judges: Judges, decay: float, *, looks: bool) -> None:
+        super().__init__()
+        self.decay, self._looks = decay, looks
+        self.judges = copy.deepcopy(judges)
+        for module in self.judges.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                delattr(module, name)
+                module.register_buffer(name, parameter.detach().clone())
+
+    @torch.no_grad()
+    def follow(self, judges: Judges) -> None:
+        """One step of the average."""
+        mine, moving = dict(self.judges.named_buffers()), dict(judges.named_parameters())
+        torch._foreach_lerp_([mine[name] for name in moving], list(moving.values()), 1 - self.decay)
+        own = self._own_statistics()
+        for name, buffer in judges.named_buffers():
+            if name in own:  # (marginals, features)
+                mine[name][:TARGET].copy_(buffer[:TARGET])
+                mine[name][TARGET + 1 :].copy_(buffer[TARGET + 1 :])
+            else:
+                mine[name].copy_(buffer)
+
+    def _own_statistics(self) -> set[str]:
+        """Names of buffers of which the target's row is the teacher's own."""
+        norms = [name for name, module in self.judges.named_modules() if isinstance(module, DomainNorm)]
+        return {f"{name}.{kind}" for name in norms for kind in ("mean", "variance")} if self._looks else set()

@@ -1,0 +1,92 @@
+"""Figures of the adaptation experiments: accuracy against time, embeddings, and labelled pairs."""
+
+__all__ = ["draw_accuracies", "write_embeddings", "write_pairs"]
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.manifold import TSNE
+
+from torchspot.objectives.teacher import SOURCE, TARGET
+from torchspot_paper.domains import AdaptationTask
+from torchspot_paper.recipe import Rows
+
+_SHOWN, _PAIRS, _COLUMNS = 500, 40, 10
+
+
+def draw_accuracies(rows: Rows, file: Path) -> None:
+    """Target accuracy against seconds, one panel a task: the mean over the seeds, and a band from worst to best."""
+    rows = [row for row in rows if row["setting"]["preset"] in ("default", "paper", "reference")]
+    tasks = list(dict.fromkeys(row["setting"]["task"] for row in rows))
+    figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.4), layout="constrained", squeeze=False)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for row in (row for row in rows if row["setting"]["task"] == task):
+            _band(axis, row)
+        axis.set(title=task, xlabel="seconds", xscale="log", ylim=(0.4, 1.0))
+        axis.axhline(0.95, color="grey", linewidth=0.5)
+    axes[0][0].set_ylabel("accuracy on target test pictures")
+    axes[0][-1].legend(fontsize=6, loc="lower right")
+    figure.savefig(file, dpi=110)
+    plt.close(figure)
+
+
+def _band(axis: Any, row: dict[str, Any]) -> None:
+    """One method: seeds log at the same steps, so that their k-th logs belong together."""
+    seeds = [name.split()[1] for name in row if name.startswith("accuracy ")]
+    accuracy = np.array([row[f"accuracy {seed}"] for seed in seeds])
+    seconds = np.mean([row[f"seconds {seed}"] for seed in seeds], axis=0)
+    later = slice(1, None) if accuracy.shape[1] > 1 else slice(None)
+    seconds, accuracy = seconds[later], accuracy[:, later]
+    (line,) = axis.plot(seconds, accuracy.mean(0), linewidth=1, label=row["setting"]["method"])
+    axis.fill_between(seconds, accuracy.min(0), accuracy.max(0), color=line.get_color(), alpha=0.25, linewidth=0)
+
+
+def write_pairs(daspot: Any, file: Path) -> None:
+    """The first generated pairs, source above target, each with its label."""
+    x, y, labels = daspot.sample(_PAIRS, seed=0)
+    figure, axes = plt.subplots(2 * _PAIRS // _COLUMNS, _COLUMNS, figsize=(6, 5.6), layout="constrained")
+    for k in range(_PAIRS):
+        row, column = 2 * (k // _COLUMNS), k % _COLUMNS
+        for offset, picture in enumerate((x[k], y[k])):
+            axis = axes[row + offset][column]
+            shown = picture.float().clamp(0, 1).permute(1, 2, 0).cpu().numpy()
+            axis.imshow(shown.squeeze(), cmap="gray", vmin=0, vmax=1)
+            axis.axis("off")
+        axes[row][column].set_title(str(labels[k]), fontsize=7, pad=1)
+    _save(figure, file)
+
+
+def write_embeddings(before: Any, after: Any, task: AdaptationTask, file: Path) -> None:
+    """t-SNE of embeddings of test pictures of both domains: of the source's classifier, and of the adapted one."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
+    source, target = task.source, task.target
+    images = (source.train[:_SHOWN], target.test[:_SHOWN])
+    digits = np.concatenate((source.train_labels[:_SHOWN], target.test_labels[:_SHOWN]))
+    adapted = after.classifier_
+    panels = {
+        "source only": (before.classifier_, before.classifier_),
+        "DASPOT": (adapted.of_domain(SOURCE), adapted.of_domain(TARGET)),
+    }
+    for axis, (title, classifiers) in zip(axes, panels.items(), strict=True):
+        _scatter(axis, [c.embed(x.astype(np.float32) / 255) for c, x in zip(classifiers, images, strict=True)], digits)
+        axis.set_title(f"{title}: source (dots), target (crosses); colours are digits", fontsize=8)
+    _save(figure, file)
+
+
+def _scatter(axis: Any, embedded: Sequence[np.ndarray], digits: np.ndarray) -> None:
+    both = np.concatenate(embedded)
+    perplexity = min(30, len(both) // 4)
+    flat = TSNE(init="pca", random_state=0, perplexity=perplexity).fit_transform(both)
+    split = len(embedded[0])
+    for part, marker in ((slice(0, split), "."), (slice(split, None), "x")):
+        axis.scatter(*flat[part].T, c=digits[part], cmap="tab10", marker=marker, s=12, linewidths=0.6)
+    axis.set(xticks=[], yticks=[])
+
+
+def _save(figure: Any, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=100)
+    plt.close(figure)
