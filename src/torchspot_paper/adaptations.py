@@ -2,6 +2,7 @@
 
 __all__ = ["METHODS", "Fitted", "Watched", "fitted"]
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -38,11 +39,12 @@ LARGE = (32, 32)
 class Watched:
     """Notes the share of test pictures that are labelled right as training goes on, and after how many seconds.
 
-    For reports alone: nothing in training sees it, and the seconds it takes itself are left out.
+    For reports alone: nothing in training sees it, and the seconds it takes itself are left out. Only a run that is
+    timed until the accuracy is `enough` ends there.
     """
 
-    def __init__(self, task: AdaptationTask, before: float = 0.0) -> None:
-        self.task, self._away = task, -before
+    def __init__(self, task: AdaptationTask, before: float = 0.0, enough: float = math.inf) -> None:
+        self.task, self._away, self.enough = task, -before, enough
         self.steps: list[int] = []
         self.seconds: list[float] = []
         self.accuracy: list[float] = []
@@ -59,6 +61,8 @@ class Watched:
         self.seconds.append(training.seconds - self._away)
         self.accuracy.append(accuracy(self._run.classifier(TARGET), self.task))
         self._away += time.perf_counter() - started
+        if self.accuracy[-1] >= self.enough:
+            training.stop(f"accuracy of {self.enough}")
 
     def seconds_to(self, level: float) -> float | None:
         """When the accuracy was first so high; None if it never was."""
@@ -89,12 +93,14 @@ def accuracy(classifier: Any, task: AdaptationTask) -> float:
     return right / len(task.target.test)
 
 
-def fitted(call: Call, task: AdaptationTask, method: str, preset: str, seed: int) -> Fitted:
-    """Trains one method on one task."""
+def fitted(
+    call: Call, task: AdaptationTask, method: str, preset: str, seed: int, *, enough: float = math.inf
+) -> Fitted:
+    """Trains one method on one task, to its end or until this share of test pictures is labelled right."""
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "some classes seem to be absent", UserWarning)
-        estimator, watched = METHODS[method](_Order(call, task, preset, seed))
+        estimator, watched = METHODS[method](_Order(call, task, preset, seed, enough))
     return Fitted(estimator, watched, time.perf_counter() - started)
 
 
@@ -106,6 +112,7 @@ class _Order:
     task: AdaptationTask
     preset: str
     seed: int
+    enough: float = math.inf
     engine: Engine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -128,7 +135,7 @@ def _daspot(order: _Order) -> Trained:
 
 
 def _trained_daspot(order: _Order, **given: Any) -> Trained:
-    watched = Watched(order.task)
+    watched = Watched(order.task, enough=order.enough)
     daspot = DASPOT(seed=order.seed, engine=order.engine, callbacks=[watched], **given)
     return daspot.fit(*order.task.sources()), watched
 
@@ -187,9 +194,9 @@ def _oracle(order: _Order) -> Trained:
 
 def _jdot(order: _Order, **own: Any) -> Trained:
     """As its authors have it; or faster."""
-    watched = Watched(order.task)
+    watched = Watched(order.task, enough=order.enough)
     fast = {"source_steps": 1000, "steps": 600, "batch_size": 500}
-    usual = {"source_steps": 3000, "steps": 3000, "batch_size": 500}
+    usual = {"source_steps": 3000, "steps": 2000, "batch_size": 500}
     sizes = {"fast": fast, "warm-up": {"source_steps": 20, "steps": 5, "batch_size": 500}}.get(order.preset, usual)
     own |= {"learning_rate": 1e-3} if order.preset == "fast" else {}
     jdot = DeepJDOT(

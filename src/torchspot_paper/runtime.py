@@ -5,6 +5,7 @@ __all__ = ["draw", "run", "settings"]
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torchspot_paper.adaptation_figures import draw_accuracies
 from torchspot_paper.adaptations import fitted
@@ -37,9 +38,11 @@ def run(call: Call, setting: Setting) -> list[Outcome]:
     """Trains one seed after the other; what the first run in a process has to load is left to one that is not timed."""
     task = made_task(TASK) if call.quick else real_task(TASK, data_folder(call.data))
     fitted(call, task, setting.method, "warm-up", 0)
-    runs = [fitted(call, task, setting.method, setting.preset, seed) for seed in range(call.runs(RUNS, quick=1))]
+    seeds = range(call.runs(RUNS, quick=1))
+    runs = [fitted(call, task, setting.method, setting.preset, seed, enough=LEVEL) for seed in seeds]
     reached = [run.watched.seconds_to(LEVEL) for run in runs]
-    facts = {"task": TASK, "method": setting.method, "preset": setting.preset}
+    facts: dict[str, Any] = {"task": TASK, "method": setting.method, "preset": setting.preset}
+    facts["steps"] = max(run.watched.steps[-1] for run in runs)
     metrics = {"accuracy_last": statistics.fmean(run.last for run in runs)}
     if all(seconds is not None for seconds in reached):
         known = [seconds for seconds in reached if seconds is not None]

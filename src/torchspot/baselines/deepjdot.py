@@ -13,11 +13,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from torchspot.baselines.supervised import ClassifierFit, JudgeBuilder, Supervised
+from torchspot.baselines.supervised import ClassifierFit, Supervised
 from torchspot.data.labelled import BalancedRows
 from torchspot.errors import InvalidArgument, NotFitted
 from torchspot.exact import by_pot
-from torchspot.networks.judges import Judges
+from torchspot.networks.judges import JudgeBuilder, Judges
 from torchspot.objectives.adaptation import Labelled
 from torchspot.objectives.domains import Domains, open_domains
 from torchspot.objectives.teacher import SOURCE, TARGET

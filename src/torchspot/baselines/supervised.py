@@ -1,13 +1,12 @@
 """A classifier learned from labels alone: of the source, or (the oracle) of the target itself."""
 
-__all__ = ["ClassifierFit", "Supervised", "usual_judges"]
+__all__ = ["ClassifierFit", "Supervised", "built_judges"]
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torchspot.errors import NotFitted
 from torchspot.latents import uniform
 from torchspot.networks.augmentation import Change, Unchanged
-from torchspot.networks.judges import Judges, JudgeShapes, mlp_judges, picture_judges
+from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, usual_judges
 from torchspot.objectives.adaptation import Labelled
 from torchspot.objectives.domains import Domains, open_domains
 from torchspot.objectives.teacher import SOURCE, Teacher
@@ -29,8 +28,6 @@ from torchspot.training.optimizers import Adam
 from torchspot.training.players import Draw, Player, Stream
 from torchspot.training.schedules import Cosine
 from torchspot.types import Callback, Engine
-
-JudgeBuilder = Callable[[JudgeShapes, torch.Generator], Judges]
 
 
 class ClassifierFit:
@@ -106,7 +103,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         domains = open_domains(X, y, X, engine=engine, seed=self.seed)
         if self.engine is None:
             engine = choose_engine(pictures=domains.pictures)
-        judges = usual_judges(self.judges, domains, self.seed)
+        judges = built_judges(self.judges, domains, self.seed)
         run = ClassifierFit(domains, judges, averaging=self.averaging, marginal=SOURCE)
 
         def loss(batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
@@ -140,9 +137,9 @@ class Supervised(ClassifierMixin, BaseEstimator):
         return self.classifier_
 
 
-def usual_judges(builder: JudgeBuilder | None, domains: Domains, seed: int) -> Judges:
+def built_judges(builder: JudgeBuilder | None, domains: Domains, seed: int) -> Judges:
     """Judges of this builder, or those that DASPOT has by default."""
     shapes = JudgeShapes((domains.shape,) * 2, len(domains.labels.classes))
-    builder = builder or (picture_judges() if domains.pictures else mlp_judges())
-    made = builder(shapes, generator(Key(seed, "judge weights")))
-    return made.to(domains.units.scale.device, domains.units.dtype)
+    device = domains.units.scale.device
+    builder = builder or usual_judges(pictures=domains.pictures, gpu=device.type == "cuda")
+    return builder(shapes, generator(Key(seed, "judge weights"))).to(device, domains.units.dtype)

@@ -5,7 +5,7 @@ __all__ = ["DASPOT", "LabelledPairs"]
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -26,7 +26,7 @@ from torchspot.networks.adversaries import Adversaries
 from torchspot.networks.augmentation import Change, Distortion, Noise
 from torchspot.networks.convolutional import pictures
 from torchspot.networks.generators import InDataUnits, Shapes, separate
-from torchspot.networks.judges import Judges, JudgeShapes, mlp_judges, picture_judges
+from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, usual_judges
 from torchspot.objectives.adaptation import Adaptation, Labelled
 from torchspot.objectives.adaptation_parts import DomainAdversary
 from torchspot.objectives.domains import Domains, open_domains
@@ -39,8 +39,6 @@ from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train
 from torchspot.training.players import Draw, Player, Stream
 from torchspot.types import Callback, Engine, Record
-
-JudgeBuilder = Callable[[JudgeShapes, torch.Generator], Judges]
 
 _JUDGED, _FEW = 4096, 10
 _ABSENT = 0.1
@@ -193,7 +191,7 @@ class _Run:
         for callback in self.callbacks:
             if hasattr(callback, "begin"):
                 callback.begin(self)
-        watched = self._draw("watched", _JUDGED // 4 if self.domains.pictures else _JUDGED, "zxy", 1)
+        watched = self._draw("watched", _JUDGED // 8 if self.domains.pictures else _JUDGED, "zxy", 1)
         watched.advance()
         self._watched = watched()
 
@@ -302,7 +300,7 @@ def _objective(
             "parts.translation needs a generator with `translate`: give generator=networks.translated.translated(…)."
         )
     held = shapes.marginals + ((domains.shape,) if preset.parts.translation is not None else ())
-    builder = estimator.judges or (picture_judges() if domains.pictures else mlp_judges())
+    builder = estimator.judges or usual_judges(pictures=domains.pictures, gpu=device.type == "cuda")
     judged = JudgeShapes(held, len(domains.labels.classes))
     judges = builder(judged, generator(Key(seed, "judge weights"))).to(device, dtype)
     teacher = Teacher(judges, preset.teacher, looks=preset.parts.teaching is not None)

@@ -1,8 +1,8 @@
 """Judges: critics and classifiers of several marginals that share layers, for domain adaptation."""
 
-__all__ = ["DomainNorm", "JudgeShapes", "Judges", "mlp_judges", "picture_judges"]
+__all__ = ["DomainNorm", "JudgeBuilder", "JudgeShapes", "Judges", "mlp_judges", "picture_judges", "usual_judges"]
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -171,6 +171,15 @@ def _halves(size: list[int]) -> list[int]:
 def _block(layer: nn.Linear | nn.Conv2d, marginals: int) -> list[nn.Module]:
     """A layer, its norm and its activation."""
     return [layer, DomainNorm(len(layer.weight), marginals), leaky()]
+
+
+JudgeBuilder = Callable[[JudgeShapes, torch.Generator], Judges]
+"""Makes judges for these shapes with weights from this generator."""
+
+
+def usual_judges(*, pictures: bool, gpu: bool) -> JudgeBuilder:
+    """Those for vectors or pictures; without a GPU narrower ones."""
+    return picture_judges(32 if gpu else 16) if pictures else mlp_judges()
 
 
 def scaled_weights(modules: Iterable[nn.Module], rng: torch.Generator) -> None:
