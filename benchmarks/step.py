@@ -24,7 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from games import flow, pictures, section_5_1, section_5_3
+from games import flow, pictures, section_5_1, section_5_3, section_5_4
 from torchspot.networks.lipschitz import Orthogonal, SpectralNorm
 from torchspot.training.engine import Captured, Compiled, Eager
 
@@ -44,6 +44,10 @@ PICTURES = {
         e, size=size, batch=batch
     )
     for size, batch in ((28, 128), (64, 64), (64, 128))
+}
+PICTURES |= {
+    f"section 5.4 (adaptation), 28 pixels, batch {batch}": lambda e, batch=batch: section_5_4(e, batch=batch)
+    for batch in (64, 128)
 }
 """Real pictures, for which products may be in bfloat16."""
 GAMES |= PICTURES

@@ -19,7 +19,8 @@ _SHOWN, _PAIRS, _COLUMNS = 500, 40, 10
 
 def draw_accuracies(rows: Rows, file: Path) -> None:
     """Target accuracy against seconds, one panel a task: the mean over the seeds, and a band from worst to best."""
-    rows = [row for row in rows if row["setting"]["preset"] in ("default", "paper", "reference")]
+    shown = [row for row in rows if not row["setting"]["preset"].startswith("without")]
+    rows = shown or rows
     tasks = list(dict.fromkeys(row["setting"]["task"] for row in rows))
     figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.4), layout="constrained", squeeze=False)
     for axis, task in zip(axes[0], tasks, strict=True):
@@ -40,8 +41,13 @@ def _band(axis: Any, row: dict[str, Any]) -> None:
     seconds = np.mean([row[f"seconds {seed}"] for seed in seeds], axis=0)
     later = slice(1, None) if accuracy.shape[1] > 1 else slice(None)
     seconds, accuracy = seconds[later], accuracy[:, later]
-    (line,) = axis.plot(seconds, accuracy.mean(0), linewidth=1, label=row["setting"]["method"])
+    (line,) = axis.plot(seconds, accuracy.mean(0), linewidth=1, label=_label(row["setting"]))
     axis.fill_between(seconds, accuracy.min(0), accuracy.max(0), color=line.get_color(), alpha=0.25, linewidth=0)
+
+
+def _label(setting: dict[str, Any]) -> str:
+    usual = setting["preset"] in ("default", "paper", "reference")
+    return setting["method"] if usual else f"{setting['method']} ({setting['preset']})"
 
 
 def write_pairs(daspot: Any, file: Path) -> None:

@@ -41,6 +41,7 @@ def runtime(rows: Rows) -> Iterator[str]:
     found = _found(rows)
     lines = [
         [
+            task,
             method if preset == "default" else f"{method} ({preset})",
             _number(numbers, "seconds_to_95", "{:.1f}"),
             _number(numbers, "seconds_to_95_worst_seed", "{:.1f}"),
@@ -48,15 +49,17 @@ def runtime(rows: Rows) -> Iterator[str]:
             f"{numbers['published']:.0f}" if "published" in numbers else "",
             str(numbers["seeds"]),
         ]
-        for (_, method, preset), numbers in found.items()
+        for (task, method, preset), numbers in sorted(found.items())
     ]
-    yield table(["method", "seconds to 95 %", "worst seed", "accuracy at the end", "published", "seeds"], lines)
-    best: dict[str, float] = {}
-    for (_, method, _), numbers in found.items():
-        if "seconds_to_95" in numbers:
-            best[method] = min(numbers["seconds_to_95"], best.get(method, math.inf))
-    if len(best) == 2:
-        yield f"Ratio of the faster setting of each: {best['deepjdot'] / best['daspot']:.1f} (published: 3.1)."
+    yield table(["task", "method", "seconds to 95 %", "worst seed", "accuracy then", "published", "seeds"], lines)
+    for task in dict.fromkeys(task for task, _, _ in found):
+        best: dict[str, float] = {}
+        for (of_task, method, _), numbers in found.items():
+            if of_task == task and "seconds_to_95" in numbers:
+                best[method] = min(numbers["seconds_to_95"], best.get(method, math.inf))
+        if {"daspot", "deepjdot"} <= set(best):
+            ratio = best["deepjdot"] / best["daspot"]
+            yield f"{task}: DASPOT is {ratio:.1f} times as fast as the faster DeepJDOT (published: 3.1)."
 
 
 def _found(rows: Rows) -> Found:

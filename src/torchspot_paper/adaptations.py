@@ -45,22 +45,26 @@ class Watched:
 
     def __init__(self, task: AdaptationTask, before: float = 0.0, enough: float = math.inf) -> None:
         self.task, self._away, self.enough = task, -before, enough
+        self._before, self._ended = 0, 0.0
         self.steps: list[int] = []
         self.seconds: list[float] = []
         self.accuracy: list[float] = []
 
     def begin(self, run: Any) -> None:
-        """Called before the first step."""
+        """Called before the first step of each of the trainings that follow each other."""
         self._run = run
+        if self.steps:
+            self._before, self._away = self.steps[-1], -(time.perf_counter() - self._ended) - self.seconds[-1]
 
     def __call__(self, training: Any, record: Record) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         started = time.perf_counter()
-        self.steps.append(training.step)
+        self.steps.append(self._before + training.step)
         self.seconds.append(training.seconds - self._away)
         self.accuracy.append(accuracy(self._run.classifier(TARGET), self.task))
-        self._away += time.perf_counter() - started
+        self._ended = time.perf_counter()
+        self._away += self._ended - started
         if self.accuracy[-1] >= self.enough:
             training.stop(f"accuracy of {self.enough}")
 
@@ -130,7 +134,7 @@ Trained = tuple[Any, Watched]
 def _daspot(order: _Order) -> Trained:
     """The default recipe, or one without a part of it."""
     recipe = RECIPES.get(order.preset, RECIPES["default"])(presets.adaptation())
-    steps = {"fast": 1000, "warm-up": 20}.get(order.preset, STEPS)
+    steps = 20 if order.preset == "warm-up" else STEPS
     return _trained_daspot(order, preset=recipe, **order.sizes(steps=steps))
 
 
@@ -174,7 +178,7 @@ def _cogan(order: _Order) -> Trained:
 
 
 def _supervised(order: _Order, images: Any, labels: np.ndarray, before: float = 0.0) -> Trained:
-    watched = Watched(order.task, before)
+    watched = Watched(order.task, before, order.enough)
     change = Distortion() if order.preset == "changed" else Unchanged()
     learner = Supervised(
         seed=order.seed, engine=order.engine, change=change, callbacks=[watched], **order.sizes(steps=3000)
@@ -199,6 +203,7 @@ def _jdot(order: _Order, **own: Any) -> Trained:
     usual = {"source_steps": 3000, "steps": 2000, "batch_size": 500}
     sizes = {"fast": fast, "warm-up": {"source_steps": 20, "steps": 5, "batch_size": 500}}.get(order.preset, usual)
     own |= {"learning_rate": 1e-3} if order.preset == "fast" else {}
+    own |= {"change": Distortion()} if order.preset == "changed" else {}
     jdot = DeepJDOT(
         seed=order.seed,
         engine=Eager(order.call.device),
@@ -206,9 +211,7 @@ def _jdot(order: _Order, **own: Any) -> Trained:
         **own,
         **order.sizes(**sizes),
     )
-    jdot.fit(*order.task.sources())
-    watched.seconds = [s + jdot.source_seconds_ for s in watched.seconds]
-    return jdot, watched
+    return jdot.fit(*order.task.sources()), watched
 
 
 def _rot(order: _Order) -> Trained:

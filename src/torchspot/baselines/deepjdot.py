@@ -2,7 +2,6 @@
 
 __all__ = ["DeepJDOT", "of_embeddings", "of_samples"]
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -17,6 +16,8 @@ from torchspot.baselines.supervised import ClassifierFit, Supervised
 from torchspot.data.labelled import BalancedRows
 from torchspot.errors import InvalidArgument, NotFitted
 from torchspot.exact import by_pot
+from torchspot.latents import uniform
+from torchspot.networks.augmentation import Change, Unchanged
 from torchspot.networks.judges import JudgeBuilder, Judges
 from torchspot.objectives.adaptation import Labelled
 from torchspot.objectives.domains import Domains, open_domains
@@ -53,6 +54,7 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
         features: by what samples are compared (g): `of_embeddings`, or `of_samples` for StochJDOT.
         feature_weight: α.
         label_weight: λ.
+        change: through which samples are seen in training.
         judges: builder of the network, of which the classifier is used; by default as DASPOT has it.
         learning_rate: Adam's.
         source_steps: of the source classifier from which it starts.
@@ -60,9 +62,9 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
         batch_size: samples of each domain a step.
         seed: of everything random.
         engine: where and how to train; if None, `Eager()`: steps that wait for the host cannot be recorded.
-        callbacks: called at logged steps.
+        callbacks: called at logged steps, of the source classifier and then of the adaptation.
 
-    After `fit`: `classes_`, `classifier_`, `history_` and `source_seconds_`, which the source classifier took.
+    After `fit`: `classes_`, `classifier_` and `history_`.
 
     Reference: "DeepJDOT: Deep Joint Distribution Optimal Transport for Unsupervised Domain Adaptation", B. B. Damodaran
     et al., 2018.
@@ -74,6 +76,7 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
         features: Features = of_embeddings,
         feature_weight: float = 1e-3,
         label_weight: float = 1e-4,
+        change: Change = Unchanged(),  # noqa: B008
         judges: JudgeBuilder | None = None,
         learning_rate: float = 1e-4,
         source_steps: int = 3000,
@@ -86,6 +89,7 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
         self.features = features
         self.feature_weight = feature_weight
         self.label_weight = label_weight
+        self.change = change
         self.judges = judges
         self.learning_rate = learning_rate
         self.source_steps = source_steps
@@ -100,15 +104,25 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
         if min(self.feature_weight, self.label_weight) < 0:
             raise InvalidArgument("feature_weight and label_weight must be at least 0.")
         engine = Eager() if self.engine is None else self.engine
-        started = time.perf_counter()
-        source = Supervised(judges=self.judges, steps=self.source_steps, seed=self.seed, engine=self.engine)
+        source = Supervised(
+            judges=self.judges,
+            change=self.change,
+            steps=self.source_steps,
+            seed=self.seed,
+            engine=self.engine,
+            callbacks=self.callbacks,
+        )
         judges = source.fit(Xs, ys).judges_
-        self.source_seconds_ = time.perf_counter() - started
+        judges.take_for(TARGET, SOURCE)
         domains = open_domains(Xs, ys, Xt, engine=engine, seed=self.seed)
         run = ClassifierFit(domains, judges, averaging=0.0, marginal=TARGET)
         balanced = BalancedRows(domains.source, len(domains.labels.classes))
         data = domains.units.data_dtype
-        streams = [Stream(balanced, self.batch_size, data), Stream(domains.target, self.batch_size, data)]
+        streams = [
+            Stream(balanced, self.batch_size, data),
+            Stream(domains.target, self.batch_size, data),
+            Stream(uniform(self.change.dim), 2 * self.batch_size, engine.dtype),
+        ]
         draw = Draw(Key(self.seed, "deepjdot"), *streams, device=engine.device)
         optimizer = Adam(self.learning_rate)
         loss = self._loss(judges, domains)
@@ -129,8 +143,8 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
     def _loss(self, judges: Judges, domains: Domains) -> Callable[[tuple[Tensor, ...]], Float[Tensor, ""]]:
         def loss(batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
             x, v = Labelled.parted(batch[0], domains.shape)
-            us = domains.units.from_data((x, batch[1]))
-            hs = [judges.embed(u, k, real=True) for k, u in enumerate(us)]
+            us = self.change(torch.cat(domains.units.from_data((x, batch[1]))), batch[2]).chunk(2)
+            hs = judges.embed_all([(u, k, True) for k, u in enumerate(us)])
             scores = [judges.scores(h).float() for h in hs]
             g = [self.features(u, h).float() for u, h in zip(us, hs, strict=True)]
             partner = self._partners(g, v, scores[TARGET])

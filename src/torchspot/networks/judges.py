@@ -1,9 +1,19 @@
 """Judges: critics and classifiers of several marginals that share layers, for domain adaptation."""
 
-__all__ = ["DomainNorm", "JudgeBuilder", "JudgeShapes", "Judges", "mlp_judges", "picture_judges", "usual_judges"]
+__all__ = [
+    "DomainNorm",
+    "Group",
+    "JudgeBuilder",
+    "JudgeShapes",
+    "Judges",
+    "mlp_judges",
+    "picture_judges",
+    "usual_judges",
+]
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -28,10 +38,18 @@ class JudgeShapes:
     classes: int
 
 
+class Group(NamedTuple):
+    """Samples of one marginal in a row of several: how many, of which, and whether they are data or generated."""
+
+    size: int
+    marginal: int
+    real: bool
+
+
 class DomainNorm(nn.Module):
     """Batch norm with statistics of each marginal's own and the same weights for all.
 
-    In training every batch is normalised by itself; only batches of data are remembered, not generated ones.
+    In training every group of a batch is normalised by itself; only data are remembered, not generated samples.
     """
 
     mean: Tensor
@@ -44,12 +62,36 @@ class DomainNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(marginals, features))
         self.register_buffer("variance", torch.ones(marginals, features))
 
-    def forward(self, h: Tensor, k: int, real: bool) -> Tensor:
-        if self.training and not real:
+    def forward(self, h: Tensor, groups: Sequence[Group]) -> Tensor:
+        sizes = [group.size for group in groups]
+        if self.training and len(groups) > 1 and len(set(sizes)) == 1:
+            return self._together(h, groups)
+        parts = zip(torch.split(h, sizes), groups, strict=True)
+        return torch.cat([self._alone(part, group) for part, group in parts])
+
+    def _alone(self, h: Tensor, group: Group) -> Tensor:
+        known = (self.mean[group.marginal], self.variance[group.marginal])
+        if self.training and not group.real:
             return functional.batch_norm(h, None, None, self.weight, self.bias, training=True)
-        return functional.batch_norm(
-            h, self.mean[k], self.variance[k], self.weight, self.bias, self.training, self.momentum
-        )
+        return functional.batch_norm(h, *known, self.weight, self.bias, self.training, self.momentum)
+
+    def _together(self, h: Tensor, groups: Sequence[Group]) -> Tensor:
+        """Groups of one size as one batch with the features of all of them side by side: far fewer kernels."""
+        count, features = len(groups), h.shape[1]
+        rows = [group.marginal for group in groups]
+        mean, variance = (torch.cat([known[k] for k in rows]) for known in (self.mean, self.variance))
+        apart = h.movedim(1, -1).reshape(count, -1, *h.shape[2:], features)
+        last = apart.movedim(0, -2)  # (batch, …, groups, features)
+        side_by_side = last.reshape(*last.shape[:-2], -1).movedim(-1, 1)  # (batch, groups · features, …)
+        weight, bias = self.weight.repeat(count), self.bias.repeat(count)
+        made = functional.batch_norm(side_by_side, mean, variance, weight, bias, True, self.momentum)
+        for k, group in enumerate(groups):
+            if group.real:
+                part = slice(k * features, (k + 1) * features)
+                self.mean[group.marginal].copy_(mean[part])
+                self.variance[group.marginal].copy_(variance[part])
+        back = made.movedim(1, -1).reshape(*last.shape).movedim(-2, 0)  # (groups, batch, …, features)
+        return back.reshape(-1, *back.shape[2:]).movedim(-1, 1)
 
 
 class Judges(nn.Module):
@@ -75,11 +117,26 @@ class Judges(nn.Module):
 
     def embed(self, u: Float[Tensor, "batch *shape"], k: int, *, real: bool = False) -> Embedded:
         """D_e of samples of marginal k, which are data or (with `real=False`) generated."""
-        return _through(self.trunk, self.shallow(u, k, real=real), k, real).flatten(1)
+        return self.embed_all(((u, k, real),))[0]
 
-    def shallow(self, u: Float[Tensor, "batch *shape"], k: int, *, real: bool = False) -> Tensor:
-        """What the first layers make of samples of marginal k."""
-        return _through(self.first[k], u, k, real)
+    def embed_all(self, batches: Sequence[tuple[Tensor, int, bool]]) -> list[Embedded]:
+        """D_e of several batches (samples, marginal, whether they are data) at once.
+
+        The same as one after the other, but layers that they share run over all of them together.
+        """
+        groups = [Group(len(u), k, real) for u, k, real in batches]
+        h = _through(self.trunk, self._shallow([u for u, _, _ in batches], groups), groups).flatten(1)
+        return list(torch.split(h, [group.size for group in groups]))
+
+    def shallow(self, u: Float[Tensor, "batch *shape"], k: int) -> Tensor:
+        """What the first layers make of (generated) samples of marginal k."""
+        return self._shallow([u], [Group(len(u), k, real=False)])
+
+    def _shallow(self, us: Sequence[Tensor], groups: Sequence[Group]) -> Tensor:
+        if all(self.first[group.marginal] is self.first[0] for group in groups):
+            return _through(self.first[0], torch.cat(list(us)), groups)
+        each = zip(us, groups, strict=True)
+        return torch.cat([_through(self.first[group.marginal], u, [group]) for u, group in each])
 
     def critic(self, h: Embedded, k: int) -> Values:
         """λ_k of embedded samples."""
@@ -93,19 +150,27 @@ class Judges(nn.Module):
         """λ_i of samples of each marginal."""
         return tuple(self.critic(self.embed(u, k), k) for k, u in enumerate(us))
 
+    @torch.no_grad()
+    def take_for(self, marginal: int, other: int) -> None:
+        """From now on samples of one marginal are taken to have the statistics that those of another have now."""
+        for module in self.modules():
+            if isinstance(module, DomainNorm):
+                module.mean[marginal].copy_(module.mean[other])
+                module.variance[marginal].copy_(module.variance[other])
+
     def after_step(self) -> None:
         """What keeps the critics Lipschitz, if anything does, after each step of these weights."""
         if self.control is not None:
             self.control.after_step([layer for layer in self.modules() if isinstance(layer, Convolution)])
 
 
-def _through(module: nn.Module, h: Tensor, k: int, real: bool) -> Tensor:
-    """Layer by layer: those that know marginals are told which it is."""
+def _through(module: nn.Module, h: Tensor, groups: Sequence[Group]) -> Tensor:
+    """Layer by layer: those that know marginals are told whose samples these are."""
     if isinstance(module, nn.Sequential):
         for layer in module:
-            h = _through(layer, h, k, real)
+            h = _through(layer, h, groups)
         return h
-    return module(h, k, real) if isinstance(module, DomainNorm) else module(h)
+    return module(h, groups) if isinstance(module, DomainNorm) else module(h)
 
 
 @dataclass(frozen=True)

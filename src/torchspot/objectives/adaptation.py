@@ -78,9 +78,9 @@ class Adaptation:
         real = self.generator.units.from_data((x, y))
         with torch.no_grad():
             fake = self.generator.standardised(z)
-        at_x = self._judged(self.change(real[SOURCE], of_x), SOURCE, real=True)
-        at_y = self._judged(self.change(real[TARGET], of_y), TARGET, real=True)
-        pair = self._pair(fake, of_pairs)
+        numbers = torch.cat((of_x, of_y, of_pairs, of_pairs))
+        at_x, at_y, *ends = self._judged((*real, *fake), numbers, (SOURCE, TARGET) * 2, real=(True, True, False, False))
+        pair = (ends[SOURCE], ends[TARGET])
         loss = self.parts.source * cross_entropy(at_x.scores, v) + self.parts.cost * _apart(pair)
         critics = self.adversarial.critic_loss(_stacked((at_x, at_y)), _stacked(pair)).sum()
         loss = loss + self.parts.critic * critics
@@ -103,7 +103,7 @@ class Adaptation:
         for drawn in rows:
             x, _ = Labelled.parted(drawn, tuple(self.generator.units.means[SOURCE].shape))
             made = self._translated(self.generator.units.from_data((x,), (SOURCE,))[0])
-            judged = self._judged(self.change(made, numbers), TRANSLATED, real=False)
+            (judged,) = self._judged((made,), numbers, (TRANSLATED,), real=(False,))
             loss = loss + self.adversarial.pull(judged.critic[None]).sum()
         return loss
 
@@ -126,12 +126,18 @@ class Adaptation:
 
     def _pair(self, us: Samples, numbers: Numbers) -> tuple[_Judged, _Judged]:
         """Both ends of generated pairs, changed alike."""
-        x, y = (self._judged(self.change(u, numbers), k, real=False) for k, u in enumerate(us))
+        x, y = self._judged(us, torch.cat((numbers, numbers)), (SOURCE, TARGET), real=(False, False))
         return x, y
 
-    def _judged(self, u: Tensor, k: int, *, real: bool) -> _Judged:
-        h = self.judges.embed(u, k, real=real)
-        return _Judged(h, self.judges.scores(h).float(), self.judges.critic(h, k).float())
+    def _judged(
+        self, us: Samples, numbers: Numbers, marginals: tuple[int, ...], *, real: tuple[bool, ...]
+    ) -> list[_Judged]:
+        """Several batches, changed by these numbers, of these marginals, data or not."""
+        changed = self.change(torch.cat(us), numbers).chunk(len(us))
+        embedded = self.judges.embed_all(tuple(zip(changed, marginals, real, strict=True)))
+        scores = torch.split(self.judges.scores(torch.cat(embedded)).float(), [len(h) for h in embedded])
+        critics = (self.judges.critic(h, k).float() for h, k in zip(embedded, marginals, strict=True))
+        return [_Judged(*each) for each in zip(embedded, scores, critics, strict=True)]
 
     def _pair_risk(self, pair: tuple[_Judged, _Judged], risk: PairRisk) -> Float[Tensor, ""]:
         sure, label = pair[SOURCE].scores.detach().softmax(1).max(1)
@@ -144,7 +150,8 @@ class Adaptation:
             h = self.teacher.judges.embed(y, TARGET, real=True)
             said = self.teacher.judges.scores(h).float().softmax(1)
             self.clock.shares.lerp_(said.mean(0), _SHARE_DECAY)
-            said = said * (self.source_shares / self.clock.shares) ** teaching.alignment
+            left = 1 - self.clock.done
+            said = said * (self.source_shares / self.clock.shares) ** (teaching.alignment * left)
             sure, label = (said / said.sum(1, keepdim=True)).max(1)
         each = cross_entropy(scores, label, reduction="none")
         return self._since(teaching.start) * teaching.weight * (each * (sure >= teaching.confidence)).mean()
@@ -156,8 +163,8 @@ class Adaptation:
         real, (of_x, of_y) = seen
         with torch.no_grad():
             made = self._translated(real[SOURCE])
-        true = self._judged(self.change(real[TARGET], of_y), TRANSLATED, real=True)
-        false = self._judged(self.change(made, of_x), TRANSLATED, real=False)
+        both, numbers = (real[TARGET], made), torch.cat((of_y, of_x))
+        true, false = self._judged(both, numbers, (TRANSLATED, TRANSLATED), real=(True, False))
         critic = self.adversarial.critic_loss(true.critic[None], false.critic[None]).sum()
         return part.weight * self.parts.critic * critic + part.risk * cross_entropy(false.scores, v)
 

@@ -39,7 +39,11 @@ class SelfTraining:
     confidence: float = 0.9
     """Samples of which the teacher is less sure do not count."""
     alignment: float = 0.0
-    """From 0, the teacher's labels as they are, to 1: weighed so that classes are as frequent as in the source."""
+    """From 0, the teacher's labels as they are, to 1: weighed so that classes are as frequent as in the source.
+
+    That keeps a class from being lost early on; it fades to 0 towards the end of the run, as the target's own
+    frequencies may be others.
+    """
 
     def __post_init__(self) -> None:
         shares = {"start": self.start, "confidence": self.confidence, "alignment": self.alignment}

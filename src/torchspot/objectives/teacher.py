@@ -53,14 +53,21 @@ class Teacher(nn.Module):
         mine, moving = dict(self.judges.named_buffers()), dict(judges.named_parameters())
         torch._foreach_lerp_([mine[name] for name in moving], list(moving.values()), 1 - self.decay)
         own = self._own_statistics()
-        for name, buffer in judges.named_buffers():
-            if name in own:  # (marginals, features)
-                mine[name][:TARGET].copy_(buffer[:TARGET])
-                mine[name][TARGET + 1 :].copy_(buffer[TARGET + 1 :])
-            else:
-                mine[name].copy_(buffer)
+        pairs = [
+            pair
+            for name, buffer in judges.named_buffers()
+            for pair in (_without_target(mine[name], buffer) if name in own else [(mine[name], buffer)])
+        ]
+        if pairs:
+            torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])
 
     def _own_statistics(self) -> set[str]:
         """Names of buffers of which the target's row is the teacher's own."""
         norms = [name for name, module in self.judges.named_modules() if isinstance(module, DomainNorm)]
         return {f"{name}.{kind}" for name in norms for kind in ("mean", "variance")} if self._looks else set()
+
+
+def _without_target(mine: Tensor, theirs: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The rows (of each marginal) before and after the target's."""
+    both = [(mine[:TARGET], theirs[:TARGET]), (mine[TARGET + 1 :], theirs[TARGET + 1 :])]
+    return [pair for pair in both if len(pair[0])]

@@ -1,0 +1,233 @@
+"""One call of DASPOT's `fit` under way: data, networks and players, trained and measured."""
+
+__all__ = ["AdaptationRun"]
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import nn
+
+from torchspot import latents
+from torchspot.errors import InvalidArgument
+from torchspot.estimators.adapting import AdaptationPreset, adaptation
+from torchspot.estimators.networks import Builder, build_generator
+from torchspot.estimators.run import keep_in
+from torchspot.estimators.sizes import Sizes, asked_sizes
+from torchspot.latents import Latent, uniform
+from torchspot.networks.adversaries import Adversaries
+from torchspot.networks.augmentation import Change, Distortion, Noise
+from torchspot.networks.convolutional import pictures
+from torchspot.networks.generators import InDataUnits, Shapes, separate
+from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, usual_judges
+from torchspot.objectives.adaptation import Adaptation, Labelled
+from torchspot.objectives.adaptation_parts import DomainAdversary
+from torchspot.objectives.domains import Domains, open_domains
+from torchspot.objectives.teacher import SOURCE, TARGET, Clock, Teacher
+from torchspot.plans.classifier import Classifier
+from torchspot.random import Key, generator
+from torchspot.training.callbacks import Divergence, History
+from torchspot.training.engine import choose_engine
+from torchspot.training.loop import Training, train
+from torchspot.training.players import Draw, Player, Stream
+from torchspot.types import Callback, Engine, Record
+
+_JUDGED = 4096
+
+
+class Adapter(Protocol):
+    """What a run must know of the estimator."""
+
+    generator: Builder | nn.Module | None
+    judges: JudgeBuilder | None
+    latent: Latent | None
+    steps: int | None
+    batch_size: int | None
+    preset: AdaptationPreset | None
+    seed: int
+    engine: Engine | None
+    callbacks: Sequence[Callback]
+
+
+class AdaptationRun:
+    """One call of `fit`: data, networks and players, ready to be trained."""
+
+    def __init__(self, estimator: Adapter, Xs: Any, ys: Any, Xt: Any, folder: Path | None) -> None:
+        preset = _checked(estimator.preset)
+        engine = choose_engine() if estimator.engine is None else estimator.engine
+        self.domains = open_domains(Xs, ys, Xt, engine=engine, seed=estimator.seed)
+        if estimator.engine is None:
+            engine = choose_engine(pictures=self.domains.pictures)
+        self.engine, self.seed = engine, int(estimator.seed)
+        gpu = engine.device.type == "cuda"
+        sizes = asked_sizes(estimator, preset.sizes(pictures=self.domains.pictures, gpu=gpu))
+        self.latent = _usual_latent(self.domains) if estimator.latent is None else estimator.latent
+        self.objective = _objective(estimator, preset, self.domains, sizes, self.latent)
+        self.training = Training(self._players(preset, sizes), sizes.steps)
+        self.history = History(None if folder is None else folder / "history.jsonl")
+        self.callbacks: tuple[Any, ...] = (Divergence(folder), *estimator.callbacks, self.history)
+        if folder is not None:
+            checkpoint = keep_in(folder, self.training, self.callbacks, self._identity(preset, sizes))
+            self.callbacks = (*(c for c in self.callbacks if c is not checkpoint), checkpoint)
+        for callback in self.callbacks:
+            if hasattr(callback, "begin"):
+                callback.begin(self)
+        watched = self._draw("watched", _JUDGED // 8 if self.domains.pictures else _JUDGED, "zxy", 1)
+        watched.advance()
+        self._watched = watched()
+
+    def go(self) -> None:
+        """Trains to the end."""
+        log_every = max(1, min(100, self.training.planned // 20))
+        train(self.training, engine=self.engine, callbacks=self.callbacks, measure=self.measure, log_every=log_every)
+
+    def classifier(self, marginal: int) -> Classifier:
+        """A copy of the average of the judges as it stands, for samples of one domain."""
+        judges = copy.deepcopy(self.objective.teacher.judges).eval()
+        return Classifier(judges, self.domains.units, self.domains.labels.classes, marginal)
+
+    def generator(self) -> InDataUnits:
+        """The averaged generator as it stands."""
+        averaged: Any = self.training.averaged("generator")[0]
+        return averaged.eval()
+
+    @torch.no_grad()
+    def measure(self) -> Record:
+        """What can be measured without target labels: of the averaged networks, on samples drawn once."""
+        z, rows, y, _ = self._watched
+        judges = self.classifier(TARGET).judges
+        x, v = Labelled.parted(rows, self.domains.shape)
+        real = self.domains.units.from_data((x, y))
+        at_x, at_y = (judges.embed(u, k) for k, u in enumerate(real))
+        ends = [judges.embed(u, k) for k, u in enumerate(self.generator().standardised(z))]
+        labels = [judges.scores(h).argmax(1) for h in ends]
+        numbers = {
+            "cost": (ends[SOURCE] - ends[TARGET]).square().sum(1),
+            "source_accuracy": judges.scores(at_x).argmax(1) == v,
+            "target_confidence": judges.scores(at_y).softmax(1).amax(1),
+            "pairs_agree": labels[SOURCE] == labels[TARGET],
+        }
+        return {name: float(values.double().mean()) for name, values in numbers.items()}
+
+    @torch.no_grad()
+    def target_shares(self) -> Float[np.ndarray, " classes"]:
+        """How often each class is predicted for target samples."""
+        said = self.classifier(TARGET).scores(self._watched[2]).argmax(1).cpu().numpy()
+        return np.bincount(said, minlength=len(self.domains.labels.classes)) / len(said)
+
+    def _draw(self, role: str, size: int, what: str, changes: int) -> Draw:
+        """What a player draws: noise (z), labelled source rows (x), target samples (y), and numbers of changes."""
+        dtype, data = self.engine.dtype, self.domains.units.data_dtype
+        known = {
+            "z": Stream(self.latent, size, dtype),
+            "x": Stream(self.domains.source, size, data),
+            "y": Stream(self.domains.target, size, data),
+        }
+        numbers = Stream(uniform(changes * self.objective.change.dim), size, dtype)
+        return Draw(Key(self.seed, role), *(known[name] for name in what), numbers, device=self.engine.device)
+
+    def _players(self, preset: AdaptationPreset, sizes: Sizes) -> list[Player]:
+        game, size = self.objective, sizes.batch_size
+        optimizer = preset.optimizer(preset.judge_learning_rate, preset.betas, preset.schedule)
+        judges = Player(
+            name="judges",
+            modules=(game.judges, game.teacher, game.clock),
+            optimizer=optimizer,
+            draw=self._draw("judges", size, "zxy", 4),
+            loss=game.judge_loss,
+            repeats=lambda step: preset.judge_steps,
+            after_step=game.after_judges,
+        )
+        mover = Player(
+            name="generator",
+            modules=(game.generator,),
+            optimizer=preset.optimizer(preset.learning_rate, preset.betas, preset.schedule),
+            draw=self._draw("generator", size, "z" if preset.parts.translation is None else "zx", 1),
+            loss=game.generator_loss,
+            averaging=preset.averaging,
+        )
+        if game.adversaries is None:
+            return [judges, mover]
+        drawn = self._draw("adversaries", size, "xy", 2)
+        return [judges, Player("adversaries", (game.adversaries,), optimizer, drawn, game.adversary_loss), mover]
+
+    def facts(self) -> dict[str, Any]:
+        """How it was made."""
+        ran = "; ".join(f"{name}: {how}" for name, how in self.training.ran.items())
+        return {"steps": self.training.step, "seed": self.seed, "engine": f"{ran} on {self.engine.device}"}
+
+    def _identity(self, preset: AdaptationPreset, sizes: Sizes) -> dict[str, Any]:
+        """What must be the same for a run to be resumed."""
+        return {
+            "data": list(self.domains.fingerprints),
+            "labels": self.domains.labels.fingerprint(),
+            "seed": self.seed,
+            "batch size": sizes.batch_size,
+            "preset": repr(preset),
+        }
+
+
+def _objective(
+    estimator: Adapter, preset: AdaptationPreset, domains: Domains, sizes: Sizes, latent: Latent
+) -> Adaptation:
+    """The game, its networks built from the seed."""
+    device, dtype = domains.units.scale.device, domains.units.dtype
+    seed = int(estimator.seed)
+    shapes = Shapes(latent.dim, (domains.shape,) * 2)
+    usual: Builder = pictures(sizes.width, 1) if domains.pictures else separate(sizes.width, 3, aligned=True)
+    network = build_generator(usual if estimator.generator is None else estimator.generator, shapes, seed)
+    if preset.parts.translation is not None and not hasattr(network, "translate"):
+        raise InvalidArgument(
+            "parts.translation needs a generator with `translate`: give generator=networks.translated.translated(…)."
+        )
+    held = shapes.marginals + ((domains.shape,) if preset.parts.translation is not None else ())
+    builder = estimator.judges or usual_judges(pictures=domains.pictures, gpu=device.type == "cuda")
+    judged = JudgeShapes(held, len(domains.labels.classes))
+    judges = builder(judged, generator(Key(seed, "judge weights"))).to(device, dtype)
+    teacher = Teacher(judges, preset.teacher, looks=preset.parts.teaching is not None)
+    return Adaptation(
+        generator=InDataUnits(network, domains.units).to(device, dtype),
+        judges=judges,
+        teacher=teacher,
+        clock=Clock(sizes.steps * preset.judge_steps, domains.shares()).to(device),
+        adversaries=_adversaries(preset.parts.adversary, judges, domains, seed),
+        parts=preset.parts,
+        adversarial=preset.adversarial,
+        change=_usual_change(domains) if preset.change is None else preset.change,
+        source_shares=domains.shares(),
+    )
+
+
+def _adversaries(part: DomainAdversary | None, judges: Judges, domains: Domains, seed: int) -> Adversaries | None:
+    """For the features that these judges have."""
+    if part is None:
+        return None
+    with torch.no_grad():
+        u = torch.zeros(2, *domains.shape).to(domains.units.scale.device, domains.units.dtype)
+        tried = ((part.shallow, judges.shallow), (part.deep, judges.embed))
+        features = [tuple(look(u, SOURCE).shape[1:]) for wanted, look in tried if wanted]
+    return Adversaries(features, generator(Key(seed, "adversary weights"))).to(u.device, u.dtype)
+
+
+def _checked(preset: Any) -> AdaptationPreset:
+    if preset is None:
+        return adaptation()
+    if not isinstance(preset, AdaptationPreset):
+        raise InvalidArgument(
+            f"DASPOT takes presets.adaptation(), presets.adaptation_paper() or presets.adaptation_reference(), and got "
+            f"{type(preset).__name__}."
+        )
+    return preset
+
+
+def _usual_change(domains: Domains) -> Change:
+    return Distortion() if domains.pictures else Noise(domains.shape[0])
+
+
+def _usual_latent(domains: Domains) -> Latent:
+    """In pieces, as classes are."""
+    return latents.pieces(116, 16) if domains.pictures else latents.pieces(domains.shape[0] + 8, 8)
