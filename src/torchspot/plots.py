@@ -7,6 +7,7 @@ __all__ = [
     "plot_convergence",
     "plot_density",
     "plot_evaluation",
+    "plot_labels",
     "plot_pairs",
     "plot_sheet",
     "to_bytes",
@@ -32,6 +33,7 @@ from torchspot.errors import InvalidArgument
 from torchspot.evaluation import Audit, Certificate
 from torchspot.types import Reading, Record, Samples
 
+_MOST_LABELS = 20
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 
 
@@ -132,6 +134,20 @@ def unit_range(samples: Samples) -> Samples:
         if low >= -0.1 * top and high <= 1.1 * top:
             return tuple((x / top).clamp(0, 1) for x in samples)
     return tuple((x - low) / (high - low) for x in samples)
+
+
+def plot_labels(samples: Samples, labels: Sequence[np.ndarray], file: str | Path, *, titles: Sequence[str]) -> Path:
+    """Samples side by side, coloured by their labels; of vectors the first two coordinates."""
+    figure = Figure(figsize=(5 * len(samples), 4.5), layout="constrained")
+    classes = np.unique(np.concatenate([np.asarray(each).astype(str) for each in labels]))
+    panels = figure.subplots(1, len(samples), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, x, said, title in zip(panels, samples, labels, titles, strict=True):
+        for k, name in enumerate(classes[:_MOST_LABELS]):
+            rows = np.asarray(said).astype(str) == name
+            axes.scatter(*_xy(_plane(x, 0)[rows]), s=6, color=f"C{k % 10}", label=name, linewidths=0)
+        axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$")
+    panels[-1].legend(loc="upper right", frameon=False, markerscale=2)
+    return _save(figure, file)
 
 
 def are_drawable(samples: Samples) -> bool:

@@ -30,6 +30,7 @@ from torchspot_paper import (
     report,
     runtime,
     table1_adaptation,
+    tabular,
 )
 from torchspot_paper.recipe import Call, Outcome
 
@@ -47,6 +48,7 @@ EXPERIMENTS = {
     "fig7": (fig7_pictures, "Photographs with paintings, shoes with their edges; needs the data."),
     "table1": (table1_adaptation, "Labels of one set of digits from another: DASPOT and others; needs the data."),
     "runtime": (runtime, "Seconds to 95 % on MNIST to USPS, DASPOT beside DeepJDOT; needs the data."),
+    "tabular": (tabular, "Adaptation of vectors: two moons that turn, and a covariate shift; beside POT's mappings."),
     "comparison": (comparison, "Error against time and memory as the data grows, on one core: four methods."),
     "dimension": (dimension, "Hard problems in 2 to 256 dimensions."),
     "marginals": (marginals, "Three to six marginals at once, and their barycenters."),

@@ -1,6 +1,6 @@
 """Tables of the adaptation experiments: rows in, Markdown out."""
 
-__all__ = ["runtime", "table1"]
+__all__ = ["runtime", "table1", "tabular"]
 
 import math
 from collections.abc import Iterator, Sequence
@@ -60,6 +60,29 @@ def runtime(rows: Rows) -> Iterator[str]:
         if {"daspot", "deepjdot"} <= set(best):
             ratio = best["deepjdot"] / best["daspot"]
             yield f"{task}: DASPOT is {ratio:.1f} times as fast as the faster DeepJDOT (published: 3.1)."
+
+
+def tabular(rows: Rows) -> Iterator[str]:
+    """Methods by tasks, and where DASPOT warned."""
+    found = {(row["setting"]["task"], row["setting"]["method"]): {} for row in rows}  # type: dict[Any, dict[str, Any]]
+    for row in rows:
+        found[row["setting"]["task"], row["setting"]["method"]][row["metric"]] = row["value"]
+    methods, tasks = (list(dict.fromkeys(name[k] for name in found)) for k in (1, 0))
+    lines = [
+        [
+            task,
+            *(
+                f"{100 * n['accuracy_last']:.1f}, {100 * n['accuracy_worst_seed']:.1f}"
+                if (n := found.get((task, method)))
+                else ""
+                for method in methods
+            ),
+            f"{found.get((task, 'daspot'), {}).get('conflict', 0):.1%}",
+            "yes" if found.get((task, "daspot"), {}).get("warned", 0) else "",
+        ]
+        for task in tasks
+    ]
+    yield table(["task", *methods, "contradicts the source", "warns"], lines)
 
 
 def _found(rows: Rows) -> Found:

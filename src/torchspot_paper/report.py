@@ -25,6 +25,7 @@ from torchspot_paper import (
     runtime,
     table1_adaptation,
     tables,
+    tabular,
 )
 from torchspot_paper.recipe import Rows, read
 
@@ -183,6 +184,13 @@ _SECTIONS = {
         runtime.draw,
         True,
         adaptation_tables.runtime,
+    ),
+    "tabular": Section(
+        "Adaptation of vectors",
+        "",
+        tabular.draw,
+        False,
+        adaptation_tables.tabular,
     ),
     "comparison": Section(
         "Error against time and memory",

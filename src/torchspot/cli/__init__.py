@@ -1,4 +1,4 @@
-"""The command line: `torchspot fit`, `sample`, `transport`, `evaluate`, `density` and `demo`."""
+"""The command line: `torchspot fit`, `sample`, `transport`, `evaluate`, `density`, `adapt`, `predict` and `demo`."""
 
 __all__ = ["app", "main"]
 
@@ -19,6 +19,7 @@ from rich.markup import escape
 from torch import Tensor
 
 from torchspot import plans, storage
+from torchspot.cli.adaptation import adapt, predict
 from torchspot.cli.drawings import draw_density, draw_run
 from torchspot.cli.folders import claim, clear_demo
 from torchspot.cli.options import anchors_named, choice, cost_named
@@ -43,6 +44,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.command()(adapt)
+app.command()(predict)
 console = Console()
 problems = Console(stderr=True)
 

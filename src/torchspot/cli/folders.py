@@ -13,6 +13,7 @@ RECORD = "run.json"
 _RUN_FILES = {
     RECORD,
     "plan.safetensors",
+    "classifier.safetensors",
     "checkpoint.safetensors",
     "history.jsonl",
     "pairs.png",
@@ -23,6 +24,7 @@ _RUN_FILES = {
     "density.parquet",
     "barycenter.png",
     "sheet.png",
+    "labels.png",
 }
 
 

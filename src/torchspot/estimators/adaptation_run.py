@@ -3,6 +3,7 @@
 __all__ = ["AdaptationRun"]
 
 import copy
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,17 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from torchspot import latents
+from torchspot import costs, latents
 from torchspot.errors import InvalidArgument
-from torchspot.estimators.adapting import AdaptationPreset, adaptation
-from torchspot.estimators.networks import Builder, build_generator
+from torchspot.estimators.adapting import AdaptationPreset, adaptation, adaptation_of_vectors
+from torchspot.estimators.networks import Builder, build_generator, moment_start
 from torchspot.estimators.run import keep_in
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
 from torchspot.networks.adversaries import Adversaries
 from torchspot.networks.augmentation import Change, Distortion, Noise
 from torchspot.networks.convolutional import pictures
-from torchspot.networks.generators import InDataUnits, Shapes, separate
+from torchspot.networks.generators import InDataUnits, Shapes, around_affine, separate
 from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, usual_judges
 from torchspot.objectives.adaptation import Adaptation, Labelled
 from torchspot.objectives.adaptation_parts import DomainAdversary
@@ -36,7 +37,7 @@ from torchspot.training.loop import Training, train
 from torchspot.training.players import Draw, Player, Stream
 from torchspot.types import Callback, Engine, Record
 
-_JUDGED = 4096
+_JUDGED, _COMPARED = 4096, 2048
 
 
 class Adapter(Protocol):
@@ -57,9 +58,9 @@ class AdaptationRun:
     """One call of `fit`: data, networks and players, ready to be trained."""
 
     def __init__(self, estimator: Adapter, Xs: Any, ys: Any, Xt: Any, folder: Path | None) -> None:
-        preset = _checked(estimator.preset)
         engine = choose_engine() if estimator.engine is None else estimator.engine
         self.domains = open_domains(Xs, ys, Xt, engine=engine, seed=estimator.seed)
+        preset = _checked(estimator.preset, pictures=self.domains.pictures)
         if estimator.engine is None:
             engine = choose_engine(pictures=self.domains.pictures)
         self.engine, self.seed = engine, int(estimator.seed)
@@ -118,6 +119,24 @@ class AdaptationRun:
         """How often each class is predicted for target samples."""
         said = self.classifier(TARGET).scores(self._watched[2]).argmax(1).cpu().numpy()
         return np.bincount(said, minlength=len(self.domains.labels.classes)) / len(said)
+
+    @torch.no_grad()
+    def conflict(self) -> float | None:
+        """The share of target samples beside source samples of another label than is predicted; of vectors alone.
+
+        Beside: as near as 95 % of source samples have another one.
+        """
+        if self.domains.pictures:
+            return None
+        rows, scale = self.domains.source, self.domains.units.scale
+        chosen = torch.randperm(len(rows.codes), generator=generator(Key(self.seed, "conflict")))[:_COMPARED]
+        x, v = Labelled.parted(rows.take(chosen.to(rows.device)).to(scale), self.domains.shape)
+        y = self._watched[2][:_COMPARED]
+        known, unknown = x / scale, y.to(scale) / scale
+        among = torch.cdist(known, known).fill_diagonal_(math.inf).amin(1).quantile(0.95)
+        distance, nearest = torch.cdist(unknown, known).min(1)
+        other = v[nearest] != self.classifier(TARGET).scores(y).argmax(1)
+        return float(((distance <= among) & other).double().mean())
 
     def _draw(self, role: str, size: int, what: str, changes: int) -> Draw:
         """What a player draws: noise (z), labelled source rows (x), target samples (y), and numbers of changes."""
@@ -178,16 +197,16 @@ def _objective(
     device, dtype = domains.units.scale.device, domains.units.dtype
     seed = int(estimator.seed)
     shapes = Shapes(latent.dim, (domains.shape,) * 2)
-    usual: Builder = pictures(sizes.width, 1) if domains.pictures else separate(sizes.width, 3, aligned=True)
-    network = build_generator(usual if estimator.generator is None else estimator.generator, shapes, seed)
+    builder = _usual_generator(domains, sizes, latent, seed) if estimator.generator is None else estimator.generator
+    network = build_generator(builder, shapes, seed)
     if preset.parts.translation is not None and not hasattr(network, "translate"):
         raise InvalidArgument(
             "parts.translation needs a generator with `translate`: give generator=networks.translated.translated(…)."
         )
     held = shapes.marginals + ((domains.shape,) if preset.parts.translation is not None else ())
-    builder = estimator.judges or usual_judges(pictures=domains.pictures, gpu=device.type == "cuda")
+    made = estimator.judges or usual_judges(pictures=domains.pictures, gpu=device.type == "cuda")
     judged = JudgeShapes(held, len(domains.labels.classes))
-    judges = builder(judged, generator(Key(seed, "judge weights"))).to(device, dtype)
+    judges = made(judged, generator(Key(seed, "judge weights"))).to(device, dtype)
     teacher = Teacher(judges, preset.teacher, looks=preset.parts.teaching is not None)
     return Adaptation(
         generator=InDataUnits(network, domains.units).to(device, dtype),
@@ -213,13 +232,22 @@ def _adversaries(part: DomainAdversary | None, judges: Judges, domains: Domains,
     return Adversaries(features, generator(Key(seed, "adversary weights"))).to(u.device, u.dtype)
 
 
-def _checked(preset: Any) -> AdaptationPreset:
+def _usual_generator(domains: Domains, sizes: Sizes, latent: Latent, seed: int) -> Builder:
+    """Of pictures; of vectors around the affine plan between Gaussians with the moments of both domains."""
+    if domains.pictures:
+        return pictures(sizes.width, 1)
+    start = moment_start(costs.squared_euclidean, latent, domains.units, domains.probe, seed=seed)
+    if start is None:
+        return separate(sizes.width, 3, aligned=True)
+    return around_affine(sizes.width, 3, tuple(a.float() for a in start.matrices))
+
+
+def _checked(preset: Any, *, pictures: bool) -> AdaptationPreset:
     if preset is None:
-        return adaptation()
+        return adaptation() if pictures else adaptation_of_vectors()
     if not isinstance(preset, AdaptationPreset):
         raise InvalidArgument(
-            f"DASPOT takes presets.adaptation(), presets.adaptation_paper() or presets.adaptation_reference(), and got "
-            f"{type(preset).__name__}."
+            f"DASPOT takes presets.adaptation(), presets.adaptation_of_vectors() and the like, and got {preset!r:.60}."
         )
     return preset
 
@@ -229,5 +257,4 @@ def _usual_change(domains: Domains) -> Change:
 
 
 def _usual_latent(domains: Domains) -> Latent:
-    """In pieces, as classes are."""
-    return latents.pieces(116, 16) if domains.pictures else latents.pieces(domains.shape[0] + 8, 8)
+    return latents.pieces(116, 16) if domains.pictures else latents.normal(domains.shape[0])

@@ -1,9 +1,9 @@
 """Recipes of DASPOT: everything about domain adaptation that is not the data itself."""
 
-__all__ = ["AdaptationPreset", "adaptation", "adaptation_paper", "adaptation_reference"]
+__all__ = ["AdaptationPreset", "adaptation", "adaptation_of_vectors", "adaptation_paper", "adaptation_reference"]
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torchspot.errors import InvalidArgument
@@ -90,6 +90,18 @@ def adaptation(learning_rate: float = 1e-3) -> AdaptationPreset:
             teaching=SelfTraining(1.0, confidence=0.8, alignment=1.0),
         ),
         change=None,
+    )
+
+
+def adaptation_of_vectors(learning_rate: float = 1e-3) -> AdaptationPreset:
+    """The recipe for vectors: pairs near each other as they are and as the classifier sees them, and their labels.
+
+    Without a teacher: what vectors of a class have in common, a network does not know without being told, and a
+    teacher holds fast to what it believes at first.
+    """
+    return replace(
+        adaptation(learning_rate),
+        parts=Parts(critic=1.0, source=1.0, cost=0.01, ground=0.1, pairs=PairRisk(1.0, start=0.3)),
     )
 
 

@@ -24,6 +24,8 @@ from torchspot.plans import PushforwardPlan
 from torchspot.plans.classifier import Classifier
 from torchspot.types import Callback, Engine
 
+_CONFLICT = 0.1
+"""Share of target samples beside source samples of another label that is worth a word."""
 _RARE = 0.005
 """Classes with fewer source rows are not spoken of."""
 _ABSENT = 0.1
@@ -61,7 +63,8 @@ class DASPOT(ClassifierMixin, BaseEstimator):
 
     After `fit`: `classes_`, `classifier_` (of the target), `plan_` (of pairs), `history_` and `target_shares_`, how
     often each class is predicted for target samples. The classifier is that of the last step, averaged: nothing is
-    selected.
+    selected. `source_classifier_` is the one for source samples. `conflict_`: the share of target samples (vectors)
+    that lie beside source samples of another label than is predicted.
 
     >>> rng = np.random.default_rng(0)
     >>> Xs, ys = rng.normal(size=(200, 2)), np.repeat(["a", "b"], 100)
@@ -115,6 +118,7 @@ class DASPOT(ClassifierMixin, BaseEstimator):
             raise
         self._keep(run)
         _warn_absent(self.classes_, run.domains.labels.shares, self.target_shares_)
+        _warn_conflict(self.conflict_)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -147,10 +151,23 @@ class DASPOT(ClassifierMixin, BaseEstimator):
         self.classifier_ = run.classifier(TARGET)
         self.plan_ = PushforwardPlan(run.generator(), run.latent, self.classifier_.cost, (), run.facts())
         self.history_ = run.history.records
-        self.target_shares_ = run.target_shares()
+        self.source_classifier_ = run.classifier(SOURCE)
+        self.target_shares_, self.conflict_ = run.target_shares(), run.conflict()
 
 
 _DOMAINS = {"source": SOURCE, "target": TARGET}
+
+
+def _warn_conflict(share: float | None) -> None:
+    """Says so where the source's own classifier may be the better one."""
+    if share is not None and share > _CONFLICT:
+        warnings.warn(
+            f"{share:.0%} of target samples lie beside source samples that have another label than is predicted for "
+            "them. DASPOT takes the domains to be moved against each other. Where equal samples have equal labels in "
+            "both, and only some are more frequent (covariate shift), it makes things worse: use "
+            "source_classifier_.predict(X) then (torchspot predict … --as-source).",
+            stacklevel=3,
+        )
 
 
 def _warn_absent(

@@ -5,6 +5,7 @@ __all__ = [
     "Bursts",
     "Preset",
     "adaptation",
+    "adaptation_of_vectors",
     "adaptation_paper",
     "adaptation_reference",
     "anchored",
@@ -22,7 +23,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torchspot.errors import InvalidArgument
-from torchspot.estimators.adapting import AdaptationPreset, adaptation, adaptation_paper, adaptation_reference
+from torchspot.estimators.adapting import (
+    AdaptationPreset,
+    adaptation,
+    adaptation_of_vectors,
+    adaptation_paper,
+    adaptation_reference,
+)
 from torchspot.estimators.sizes import Sizes
 from torchspot.networks.augmentation import Augmentation
 from torchspot.networks.lipschitz import Clipping, Control, Free, OperatorNorm, Orthogonal, SpectralNorm

@@ -176,13 +176,15 @@ class Units(nn.Module):
         return cls(tuple(m.to(torch.float64 if far else dtype) for m in means), scale, dtype=dtype)
 
     @classmethod
-    def pooled(cls, xs: Samples, dtype: torch.dtype) -> "Units":
-        """Mean and deviation of each coordinate over all marginals: where they differ, they still do."""
-        mean = torch.stack([x.mean(dim=0) for x in xs]).mean(dim=0)
-        scale = torch.stack([(x - mean).square().mean(dim=0) for x in xs]).mean(dim=0).sqrt()
-        scale = torch.where(scale > 0, scale, mean.abs().clamp(min=1.0))
-        far = bool((mean.abs() > _FAR * scale).any())
-        return cls((mean.to(torch.float64 if far else dtype),) * len(xs), scale, dtype=dtype)
+    def by_column(cls, xs: Samples, dtype: torch.dtype) -> "Units":
+        """Mean of each marginal, and of each coordinate the root mean square deviation over all of them."""
+        means = tuple(x.mean(dim=0) for x in xs)
+        squares = [(x - mean).square().mean(dim=0) for x, mean in zip(xs, means, strict=True)]
+        scale = torch.stack(squares).mean(dim=0).sqrt()
+        largest = torch.stack(means).abs().amax(dim=0)
+        scale = torch.where(scale > 0, scale, largest.clamp(min=1.0))
+        far = bool((largest > _FAR * scale).any())
+        return cls(tuple(mean.to(torch.float64 if far else dtype) for mean in means), scale, dtype=dtype)
 
     @classmethod
     def plain(cls, xs: Samples, dtype: torch.dtype) -> "Units":

@@ -11,6 +11,7 @@ __all__ = [
     "usual_judges",
 ]
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -99,7 +100,7 @@ class Judges(nn.Module):
 
     First layers and trunk are the embedding D_e; λ_i and D_i stand on the same one, λ_X and λ_Y have a head each, and
     D_X and D_Y the same. First layers may be the same object. A control that keeps convolutions Lipschitz is told of
-    every step.
+    every step. Of library builders a file can tell which it was.
     """
 
     def __init__(
@@ -110,9 +111,10 @@ class Judges(nn.Module):
         last: nn.Module,
         *,
         control: Control | None = None,
+        builder: "mlp_judges | picture_judges | None" = None,
     ) -> None:
         super().__init__()
-        self.control = control
+        self.control, self.builder = control, builder
         self.first, self.trunk, self.heads, self.last = nn.ModuleList(first), trunk, nn.ModuleList(heads), last
 
     def embed(self, u: Float[Tensor, "batch *shape"], k: int, *, real: bool = False) -> Embedded:
@@ -175,10 +177,13 @@ def _through(module: nn.Module, h: Tensor, groups: Sequence[Group]) -> Tensor:
 
 @dataclass(frozen=True)
 class mlp_judges:  # noqa: N801
-    """Builder of judges of vectors: hidden layers that are the same for all marginals."""
+    """Builder of judges of vectors: first layers of each marginal's own, equal at the start, and others shared by all.
+
+    With first layers of their own, classes may lie where others lie in the other domain.
+    """
 
     width: int = 128
-    depth: int = 2
+    depth: int = 3
 
     def __call__(self, shapes: JudgeShapes, rng: torch.Generator) -> Judges:
         size = shapes.marginals[0][0]
@@ -187,7 +192,8 @@ class mlp_judges:  # noqa: N801
             *(layer for _ in range(self.depth - 1) for layer in (linear(self.width, self.width, rng), leaky()))
         )
         heads = [linear(self.width, 1, rng) for _ in shapes.marginals]
-        return Judges([first] * len(heads), trunk, heads, linear(self.width, shapes.classes, rng))
+        firsts = [copy.deepcopy(first) for _ in heads]
+        return Judges(firsts, trunk, heads, linear(self.width, shapes.classes, rng), builder=self)
 
 
 @dataclass(frozen=True)
@@ -220,7 +226,7 @@ class picture_judges:  # noqa: N801
         flat = nn.Linear(inputs * size[0] * size[1], self.embedding, bias=False)
         trunk = nn.Sequential(*layers, nn.Flatten(), *_block(flat, m))
         heads = [nn.Linear(self.embedding, 1) for _ in range(m)]
-        made = Judges([first] * m, trunk, heads, nn.Linear(self.embedding, shapes.classes))
+        made = Judges([first] * m, trunk, heads, nn.Linear(self.embedding, shapes.classes), builder=self)
         scaled_weights(made.modules(), rng)
         return made
 

@@ -98,11 +98,14 @@ class Adaptation:
     def generator_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
         """For batch = (z, labelled rows, numbers of changes), the rows only where there is a translation."""
         z, *rows, numbers = batch
-        pair = self._pair(self.generator.standardised(z), numbers)
+        x, y = self.generator.standardised(z)
+        pair = self._pair((x, y), numbers)
         loss = self.adversarial.pull(_stacked(pair)).sum() + self.parts.cost * _apart(pair)
+        if self.parts.ground:
+            loss = loss + self.parts.ground * (x - y).flatten(1).square().sum(1).mean()
         for drawn in rows:
-            x, _ = Labelled.parted(drawn, tuple(self.generator.units.means[SOURCE].shape))
-            made = self._translated(self.generator.units.from_data((x,), (SOURCE,))[0])
+            real, _ = Labelled.parted(drawn, tuple(self.generator.units.means[SOURCE].shape))
+            made = self._translated(self.generator.units.from_data((real,), (SOURCE,))[0])
             (judged,) = self._judged((made,), numbers, (TRANSLATED,), real=(False,))
             loss = loss + self.adversarial.pull(judged.critic[None]).sum()
         return loss

@@ -94,13 +94,16 @@ class Parts:
     source: float = 1.0
     """η_s."""
     cost: float = 0.01
+    """Of E ‖D_e(x) − D_e(y)‖²."""
+    ground: float = 0.0
+    """Of E ‖x − y‖² of standardised samples, which only the generator can lower."""
     pairs: PairRisk | None = None
     teaching: SelfTraining | None = None
     translation: Translation | None = None
     adversary: DomainAdversary | None = None
 
     def __post_init__(self) -> None:
-        if min(self.critic, self.source, self.cost) < 0:
+        if min(self.critic, self.source, self.cost, self.ground) < 0:
             raise InvalidArgument(f"weights of losses must be at least 0, and are {self}.")
 
 

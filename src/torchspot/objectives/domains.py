@@ -15,7 +15,7 @@ from torchspot.errors import InvalidArgument
 from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Units
 from torchspot.random import Key, generator
-from torchspot.types import Engine, Sampler, Shape
+from torchspot.types import Engine, Sampler, Samples, Shape
 
 _PROBE, _PROBE_NUMBERS = 16_384, 1 << 23
 
@@ -28,6 +28,8 @@ class Domains:
     target: Sampler
     labels: Labels
     units: Units
+    probe: Samples
+    """Some samples of each, to size things by."""
     pictures: bool
     fingerprints: tuple[str, str]
 
@@ -56,13 +58,14 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
         )
     probe = tuple(_probe(s, Key(seed, f"probe {k}")) for k, s in enumerate((source, target)))
     pictures = are_pictures([source.shape])
-    units = (Units.spanning if pictures else Units.pooled)(probe, engine.dtype).to(engine.device)
+    units = (Units.spanning if pictures else Units.by_column)(probe, engine.dtype).to(engine.device)
     kept = target.to(engine.device, units.data_dtype) if isinstance(target, Rows) else target
     return Domains(
         LabelledRows(source, labels.codes).to(engine.device, units.data_dtype),
         kept,
         labels,
         units,
+        tuple(x.to(engine.device, units.data_dtype) for x in probe),
         pictures,
         (source.fingerprint(), target.fingerprint() if isinstance(target, Rows) else "stream"),
     )

@@ -1,9 +1,10 @@
 """A fitted classifier: labels for samples of one domain, and the features by which it decides."""
 
-__all__ = ["Classifier"]
+__all__ = ["Classifier", "classifier_file", "load_classifier"]
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchspot import storage
 from torchspot.data.points import as_points
+from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.networks.generators import Units
-from torchspot.networks.judges import Judges
+from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, mlp_judges, picture_judges
 from torchspot.types import Values
 
-_CHUNK = 1000
+_CHUNK, _LARGEST, _SAID = 1000, 1 << 16, 500
+_KIND, _VERSION = "classifier", 1
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,24 @@ class Classifier:
         """The same for samples of another marginal."""
         return Classifier(self.judges, self.units, self.classes, marginal)
 
+    def save(self, path: str | Path) -> Path:
+        """Writes one file, atomically; a folder gets a classifier.safetensors. `load_classifier` reads it."""
+        builder = self.judges.builder
+        state = {
+            "judges": None if builder is None else {"name": type(builder).__name__, **asdict(builder)},
+            "marginals": len(self.judges.heads),
+            "marginal": self.marginal,
+            "classes": self.classes.tolist(),
+            "kind": self.classes.dtype.str,
+            "dtype": str(self.units.dtype).removeprefix("torch."),
+            "means": list(self.units.means),
+            "scale": self.units.scale,
+            "weights": dict(self.judges.state_dict()),
+        }
+        file = classifier_file(Path(path))
+        storage.write(file, _KIND, _VERSION, state)
+        return file
+
     @torch.no_grad()
     def scores(self, X: Any) -> Float[Tensor, "rows classes"]:
         """Logits, where the networks are."""
@@ -62,6 +85,43 @@ class Classifier:
             x = as_points(part, shape, "X").to(device, self.units.data_dtype)
             for some in torch.split(x, _CHUNK):
                 yield self.judges.embed(self.units.from_data((some,), (k,))[0], k)
+
+
+def classifier_file(path: Path) -> Path:
+    """The file itself, or where it is in a folder."""
+    return path if path.suffix == ".safetensors" else path / "classifier.safetensors"
+
+
+def load_classifier(path: str | Path, *, judges: JudgeBuilder | None = None) -> Classifier:
+    """Reads what `Classifier.save` wrote; for judges of your own give their builder. No code is read from the file."""
+    file = classifier_file(Path(path))
+    state = storage.read(file, _KIND, _VERSION)
+    if judges is None and state.get("judges") is None:
+        raise InvalidArgument(
+            f"{file} was fitted with judges of your own, and files hold no code. "
+            f"Load it with load_classifier({str(file)!r}, judges=…)."
+        )
+    try:
+        units = Units(tuple(state["means"]), state["scale"], dtype=_DTYPES[state["dtype"]])
+        classes = np.array(state["classes"], dtype=np.dtype(state["kind"]))
+        shape, marginals = tuple(units.means[0].shape), int(state["marginals"])
+        shapes = JudgeShapes((shape,) * marginals, len(classes))
+        network = (judges or _builder(state["judges"]))(shapes, torch.Generator())
+        network.load_state_dict(state["weights"])
+        return Classifier(network.to(units.dtype).eval().requires_grad_(False), units, classes, int(state["marginal"]))
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise CorruptFile(
+            f"{file} is damaged, or does not fit the judges that were given ({str(error)[:500]})."
+        ) from error
+
+
+def _builder(spec: dict[str, Any]) -> JudgeBuilder:
+    """A library builder from its name and numbers."""
+    kinds: dict[str, Any] = {"mlp_judges": mlp_judges, "picture_judges": picture_judges}
+    sizes = {name: value for name, value in spec.items() if name != "name"}
+    if not all(isinstance(value, int) and 1 <= value <= _LARGEST for value in sizes.values()):
+        raise ValueError(f"judges of sizes {sizes}")
+    return kinds[spec["name"]](**sizes)
 
 
 def _in_chunks(X: Any) -> Iterator[Any]:

@@ -20,6 +20,8 @@ from torchspot.types import Record
 
 _FALLING = 0.9
 """A marginal error that falls below so much of what it was is still falling."""
+_SHOWN = ("cost", "marginal_error", "target_confidence")
+"""Numbers of a record that the bar shows, where they are there."""
 _SURE = 3.0
 """Deviations above its noise at which an estimate of W1 is taken for real."""
 
@@ -221,7 +223,7 @@ class StopAtNoiseFloor:
 
 
 class Progress:
-    """A live bar: step, transport cost, marginal error, steps per second, time left."""
+    """A live bar: step, the first numbers of the log (cost and marginal error, say), steps per second, time left."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console
@@ -238,8 +240,7 @@ class Progress:
             self._bar.task_ids[0],
             completed=training.step,
             total=training.steps,
-            cost=f"{record.get('cost', math.nan):.5g}",
-            error=f"{record.get('marginal_error', math.nan):.3g}",
+            about=" ".join(f"{name.replace('_', ' ')} {record[name]:.4g}" for name in _SHOWN if name in record),
             rate=f"{rate:.0f}",
         )
 
@@ -254,12 +255,12 @@ class Progress:
         self._bar = Bar(
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(bar_width=8),
-            TextColumn("cost {task.fields[cost]} marginal error {task.fields[error]} {task.fields[rate]} steps/s"),
+            TextColumn("{task.fields[about]} {task.fields[rate]} steps/s"),
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
             console=self.console,
         )
-        self._bar.add_task("", total=training.steps, completed=training.step, cost="-", error="-", rate="-")
+        self._bar.add_task("", total=training.steps, completed=training.step, about="", rate="-")
         self._bar.start()
 
 

@@ -1,0 +1,207 @@
+"""Domain adaptation on the command line: `torchspot adapt` and `torchspot predict`."""
+
+__all__ = ["adapt", "predict", "read_labels"]
+
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from torchspot import storage
+from torchspot.cli.folders import claim
+from torchspot.cli.options import choice
+from torchspot.cli.pictures import opened, points_at
+from torchspot.cli.runs import recorded_size
+from torchspot.data.points import all_rows
+from torchspot.data.sources import as_sampler
+from torchspot.errors import InvalidArgument
+from torchspot.estimators import DASPOT, presets
+from torchspot.objectives.teacher import SOURCE, TARGET
+from torchspot.plans.classifier import load_classifier
+from torchspot.plots import plot_labels, plot_sheet, unit_range
+from torchspot.random import Key, generator
+from torchspot.training.callbacks import Checkpoint, Progress
+from torchspot.training.engine import choose_engine
+
+console = Console()
+problems = Console(stderr=True)
+
+_PRESETS: dict[str, Callable[[], presets.AdaptationPreset | None]] = {
+    "default": lambda: None,
+    "paper": presets.adaptation_paper,
+    "reference": presets.adaptation_reference,
+}
+_SHOWN, _ON_SHEET = 1000, 64
+_LABEL_FILES = ".npy, .npz, .csv, .parquet"
+
+
+def adapt(
+    source: Annotated[Path, typer.Argument(help=f"Source samples: {_LABEL_FILES}, or a folder of pictures.")],
+    labels: Annotated[Path, typer.Argument(help=f"One label for each, numbers or text: {_LABEL_FILES} of one column.")],
+    target: Annotated[Path, typer.Argument(help="Target samples, without labels.")],
+    out: Annotated[Path, typer.Option(help="Folder for the run.")],
+    size: Annotated[
+        int | None, typer.Option(help="Bring the pictures of both folders to so many pixels in height and width.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Generator steps; by default from the data.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Samples of each domain a step.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    preset: Annotated[str, typer.Option(help=f"Recipe: {', '.join(_PRESETS)}.")] = "default",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+) -> None:
+    """Learn to label target samples from labelled source samples.
+
+    Example: [bold]torchspot adapt old.parquet old_labels.csv new.parquet --out runs/new[/bold]
+    """
+    options = {
+        "sources": [str(path.resolve()) for path in (source, target)],
+        "labels": str(labels.resolve()),
+        "steps": steps,
+        "batch": batch,
+        "seed": seed,
+        "preset": preset,
+        "size": size,
+    }
+    recipe = choice("preset", preset, _PRESETS)()
+    known = read_labels(labels)
+    claim(out, options, resume)
+    data, notes = opened((source, target), size, skip_corrupt=False)
+    _say(notes)
+    pictures = not any(isinstance(one, Path) for one in data)
+    daspot = DASPOT(
+        steps=steps,
+        batch_size=batch,
+        preset=recipe,
+        seed=seed,
+        engine=choose_engine(device, pictures=pictures),
+        callbacks=[Progress(console), Checkpoint(out)],
+    )
+    _fit(daspot, data[0], known, data[1], out)
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a run of `adapt`, or its classifier file.")],
+    samples: Annotated[Path, typer.Argument(help=f"Target samples: {_LABEL_FILES}, or a folder of pictures.")],
+    out: Annotated[Path, typer.Option(help="File for their labels and probabilities: .csv, .parquet or .npz.")],
+    as_source: Annotated[
+        bool, typer.Option("--as-source", help="By the classifier of the source: right where only frequencies differ.")
+    ] = False,
+) -> None:
+    """Label target samples with a fitted classifier.
+
+    Example: [bold]torchspot predict runs/new more.parquet --out labels.csv[/bold]
+    """
+    write = choice("file type of --out", out.suffix.lower(), _WRITERS)
+    classifier = load_classifier(run).of_domain(SOURCE if as_source else TARGET)
+    rows = all_rows(points_at(samples, *recorded_size(run)))
+    probability = classifier.predict_proba(rows)
+    said = classifier.classes[probability.argmax(1)]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with storage.replacing(out) as temporary:
+        write(temporary, {"label": said, "probability": probability.max(1)})
+    console.print(escape(f"The labels of {len(said)} samples are in {out}."), soft_wrap=True)
+
+
+def read_labels(file: Path) -> np.ndarray:
+    """The only column of a file, numbers or text."""
+    if not file.is_file():
+        raise InvalidArgument(f"there is no file {file} with labels. Check the path.")
+    try:
+        match file.suffix.lower():
+            case ".npy":
+                return np.load(file, allow_pickle=False)
+            case ".npz":
+                return _only(dict(np.load(file, allow_pickle=False)), file)
+            case ".csv":
+                return _column(pa_csv.read_csv(file), file)
+            case ".parquet":
+                return _column(pq.read_table(file), file)
+    except (OSError, ValueError, pa.ArrowInvalid) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(f"the labels in {file} cannot be read ({error}).") from error
+    raise InvalidArgument(f"labels are read from {_LABEL_FILES}, and {file.name} is none of them.")
+
+
+def _column(table: pa.Table, file: Path) -> np.ndarray:
+    return _only({name: table[name].to_numpy() for name in table.column_names}, file)
+
+
+def _only(columns: dict[str, np.ndarray], file: Path) -> np.ndarray:
+    if len(columns) != 1:
+        raise InvalidArgument(
+            f"{file} has {len(columns)} columns ({', '.join(columns)}), and labels are one. Write that one to a file."
+        )
+    return next(iter(columns.values()))
+
+
+def _fit(daspot: DASPOT, source: Any, labels: np.ndarray, target: Any, out: Path) -> None:
+    """Fits in the folder, saves classifier and pictures, and shows the result; on Ctrl-C says how to go on."""
+    started = time.perf_counter()
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", UserWarning)
+            daspot.fit(source, labels, target, resume=out)
+    except KeyboardInterrupt as stop:
+        again = shlex.join(["torchspot", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+        problems.print(escape(f"\nStopped. What was done is saved in {out}. Go on with:\n  {again}"), soft_wrap=True)
+        raise typer.Exit(1) from stop
+    _say([str(warning.message) for warning in said])
+    daspot.classifier_.save(out)
+    files = ["classifier.safetensors", "history.jsonl", _draw(daspot, (source, target), out)]
+    last = daspot.history_[-1]
+    table = Table(show_header=False)
+    table.add_row("classes", escape(", ".join(map(str, daspot.classes_[:20]))))
+    table.add_row("predicted in the target", ", ".join(f"{share:.1%}" for share in daspot.target_shares_[:20]))
+    table.add_row("accuracy on source samples", f"{last['source_accuracy']:.1%}")
+    table.add_row("mean confidence on target samples", f"{last['target_confidence']:.1%}")
+    table.add_row("generated pairs with one label", f"{last['pairs_agree']:.1%}")
+    table.add_row("time", f"{time.perf_counter() - started:.0f} s")
+    table.add_row("files", escape(f"{out}/: {', '.join(files)}"))
+    console.print(table)
+    again = shlex.join(["torchspot", "predict", str(out), "samples.parquet", "--out", "labels.csv"])
+    said_last = (
+        f"How right labels are cannot be known without some of the target's own.\nLabel more samples:\n  {again}"
+    )
+    console.print(escape(said_last), soft_wrap=True)
+
+
+def _draw(daspot: DASPOT, sources: tuple[Any, Any], out: Path) -> str:
+    """Generated pairs, of pictures; samples of both domains with what is predicted for them, of vectors."""
+    if daspot.plan_.of_pictures:
+        x, y, _ = daspot.sample(_ON_SHEET, seed=0)
+        return plot_sheet(unit_range((x, y)), out / "sheet.png").name
+    opened_again = [as_sampler(source) for source in sources]
+    x, y = (s.draw(_SHOWN, generator(Key(0, "shown"), s.device)).cpu() for s in opened_again)
+    said = (daspot.source_classifier_.predict(x), daspot.predict(y))
+    return plot_labels((x, y), said, out / "labels.png", titles=("source", "target, predicted")).name
+
+
+def _say(notes: list[str]) -> None:
+    for note in notes:
+        problems.print(escape(f"Note: {note}"), soft_wrap=True)
+
+
+def _write_npz(file: Path, columns: dict[str, np.ndarray]) -> None:
+    with file.open("wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, **columns)
+
+
+_WRITERS: dict[str, Callable[[Path, dict[str, np.ndarray]], None]] = {
+    ".csv": lambda file, columns: pa_csv.write_csv(pa.table(columns), file),
+    ".parquet": lambda file, columns: pq.write_table(pa.table(columns), file),
+    ".npz": _write_npz,
+}
