@@ -21,6 +21,9 @@ METRICS = {
     "fig5": {"label_agreement", "contour_ratio", "frechet_x", "frechet_y", "frechet_x_real", "critic_norm_largest"},
     "fig6": {"error", "error_at_step_0", "worst_marginal_over_floor", "rank_correlation"},
     "fig7": {"contour_ratio", "pairing_ratio", "frechet_x", "frechet_y_real", "recall_y"},
+    "table1": {"accuracy_last", "accuracy_worst_seed", "accuracy_best_on_test"},
+    "runtime": {"accuracy_last"},
+    "tabular": {"accuracy_last", "accuracy_worst_seed", "conflict"},
     "comparison": {"error", "seconds", "peak_megabytes"},
     "dimension": {"error", "error_at_step_0", "sliced_w2", "noise_floor"},
     "marginals": {"error", "worst_error", "error_at_step_0", "barycenter_mean_error", "peak_megabytes"},
@@ -43,7 +46,7 @@ def test_quick(name, tmp_path):
     assert all(set(row) >= FIELDS for row in rows)
     assert {row["experiment"] for row in rows} == {name}
     assert METRICS[name] <= {row["metric"] for row in rows}
-    assert "spot" in {row["setting"]["method"] for row in rows}
+    assert {"spot", "daspot"} & {row["setting"]["method"] for row in rows}
     assert f"{name}.png" in output
     call("report", "--out", tmp_path, "--docs", tmp_path / "docs")
     page = (tmp_path / "docs" / "results.md").read_text()

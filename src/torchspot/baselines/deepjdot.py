@@ -145,8 +145,8 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
             x, v = Labelled.parted(batch[0], domains.shape)
             us = self.change(torch.cat(domains.units.from_data((x, batch[1]))), batch[2]).chunk(2)
             hs = judges.embed_all([(u, k, True) for k, u in enumerate(us)])
-            scores = [judges.scores(h).float() for h in hs]
-            g = [self.features(u, h).float() for u, h in zip(us, hs, strict=True)]
+            scores = [judges.scores(h).to(us[0].dtype) for h in hs]
+            g = [self.features(u, h).to(u.dtype) for u, h in zip(us, hs, strict=True)]
             partner = self._partners(g, v, scores[TARGET])
             near = (g[SOURCE] - g[TARGET][partner]).square().sum(1).mean()
             alike = cross_entropy(scores[TARGET][partner], v)

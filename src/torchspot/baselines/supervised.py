@@ -109,7 +109,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         def loss(batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
             x, v = Labelled.parted(batch[0], domains.shape)
             u = self.change(domains.units.from_data((x,), (SOURCE,))[0], batch[1])
-            return cross_entropy(judges.scores(judges.embed(u, SOURCE, real=True)).float(), v)
+            return cross_entropy(judges.scores(judges.embed(u, SOURCE, real=True)).to(u.dtype), v)
 
         streams = [
             Stream(domains.source, self.batch_size, domains.units.data_dtype),

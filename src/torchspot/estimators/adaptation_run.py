@@ -115,9 +115,11 @@ class AdaptationRun:
         return {name: float(values.double().mean()) for name, values in numbers.items()}
 
     @torch.no_grad()
-    def target_shares(self) -> Float[np.ndarray, " classes"]:
-        """How often each class is predicted for target samples."""
-        said = self.classifier(TARGET).scores(self._watched[2]).argmax(1).cpu().numpy()
+    def target_shares(self, *, by: int = TARGET) -> Float[np.ndarray, " classes"]:
+        """How often each class is predicted for target samples, by the classifier of the target or of the source."""
+        judges = self.classifier(by).judges
+        (u,) = self.domains.units.from_data((self._watched[2],), (TARGET,))
+        said = judges.scores(judges.embed(u, by)).argmax(1).cpu().numpy()
         return np.bincount(said, minlength=len(self.domains.labels.classes)) / len(said)
 
     @torch.no_grad()

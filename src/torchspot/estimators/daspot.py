@@ -24,12 +24,14 @@ from torchspot.plans import PushforwardPlan
 from torchspot.plans.classifier import Classifier
 from torchspot.types import Callback, Engine
 
+Shares = Float[np.ndarray, " classes"]
+
 _CONFLICT = 0.1
 """Share of target samples beside source samples of another label that is worth a word."""
 _RARE = 0.005
 """Classes with fewer source rows are not spoken of."""
-_ABSENT = 0.1
-"""A class is taken to be absent where it is predicted this much less often than in the source."""
+_ABSENT = 0.2
+"""A class is taken to be absent where it is predicted less often than this much of its share in the source."""
 
 
 class LabelledPairs(NamedTuple):
@@ -117,7 +119,8 @@ class DASPOT(ClassifierMixin, BaseEstimator):
                 self._keep(run)
             raise
         self._keep(run)
-        _warn_absent(self.classes_, run.domains.labels.shares, self.target_shares_)
+        shares = (run.domains.labels.shares, run.target_shares(by=SOURCE), self.target_shares_)
+        _warn_absent(self.classes_, *shares)
         _warn_conflict(self.conflict_)
         return self
 
@@ -170,16 +173,18 @@ def _warn_conflict(share: float | None) -> None:
         )
 
 
-def _warn_absent(
-    classes: np.ndarray, source: Float[np.ndarray, " classes"], target: Float[np.ndarray, " classes"]
-) -> None:
-    """Names classes that hardly any target sample seems to have."""
-    absent = np.flatnonzero((target < _ABSENT * source) & (source >= _RARE))
+def _warn_absent(classes: np.ndarray, known: Shares, by_source: Shares, by_target: Shares) -> None:
+    """Names classes that hardly any target sample seems to have, with the evidence."""
+    absent = np.flatnonzero((np.minimum(by_source, by_target) < _ABSENT * known) & (known >= _RARE))
     if len(absent):
-        said = "; ".join(f"{classes[k]}: {source[k]:.1%} of source rows, {target[k]:.1%} of target" for k in absent)
+        said = "; ".join(
+            f"{classes[k]}: {known[k]:.1%} of source rows, {by_source[k]:.1%} of target samples by the source's "
+            f"classifier and {by_target[k]:.1%} by the adapted one"
+            for k in absent
+        )
         warnings.warn(
-            f"some classes seem to be absent in the target ({said}, by what is predicted for it). DASPOT pairs the "
-            "domains class by class and takes them to be about as frequent in both: leave out source rows of classes "
-            "that the target does not have, and do not trust predictions of the others before.",
+            f"some classes seem to be absent in the target ({said}). DASPOT pairs the domains and takes classes to be "
+            "about as frequent in both, so that target samples of other classes are labelled so instead: leave out "
+            "source rows of classes that the target does not have.",
             stacklevel=3,
         )

@@ -25,7 +25,7 @@ class Adversaries(nn.Module):
         scaled_weights(self.modules(), rng)
 
     def forward(self, features: Sequence[Tensor]) -> Float[Tensor, "features batch"]:
-        return torch.stack([net(h).flatten() for net, h in zip(self.networks, features, strict=True)]).float()
+        return torch.stack([net(h).flatten() for net, h in zip(self.networks, features, strict=True)])
 
 
 def _network(shape: Shape) -> nn.Sequential:

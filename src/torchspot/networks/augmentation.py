@@ -129,7 +129,7 @@ class Distortion:
     """Numbers for each picture; channels beyond the third are recoloured as the first three."""
 
     def __call__(self, u: Pictures, numbers: Numbers) -> Pictures:
-        turn, high, wide, shear, down, across, sign, *colours = numbers.float().unbind(1)
+        turn, high, wide, shear, down, across, sign, *colours = numbers.unbind(1)
         cos, sin = (self.turn * turn).cos(), (self.turn * turn).sin()
         high, wide = 1 + self.stretch * high, 1 + self.stretch * wide
         across, down = 2 * self.shift * across, 2 * self.shift * down

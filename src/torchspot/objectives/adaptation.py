@@ -91,7 +91,7 @@ class Adaptation:
         if self.parts.translation is not None:
             loss = loss + self._translation_loss((real, (of_x, of_y)), v, self.parts.translation)
         if self.parts.adversary is not None and self.adversaries is not None:
-            told = self.adversaries(self._features(self.change(real[TARGET], of_y), TARGET))
+            told = self._whole(self.adversaries(self._features(self.change(real[TARGET], of_y), TARGET)))
             loss = loss + self.parts.adversary.weight * self.adversarial.pull(told).sum()
         return loss
 
@@ -118,7 +118,7 @@ class Adaptation:
         both = zip(self.generator.units.from_data((x, y)), numbers.chunk(2, dim=1), strict=True)
         with torch.no_grad():
             features = [self._features(self.change(u, n), k) for k, (u, n) in enumerate(both)]
-        of_x, of_y = (self.adversaries(each) for each in features)
+        of_x, of_y = (self._whole(self.adversaries(each)) for each in features)
         return self.adversarial.critic_loss(of_x, of_y).sum()
 
     def after_judges(self) -> None:
@@ -138,9 +138,13 @@ class Adaptation:
         """Several batches, changed by these numbers, of these marginals, data or not."""
         changed = self.change(torch.cat(us), numbers).chunk(len(us))
         embedded = self.judges.embed_all(tuple(zip(changed, marginals, real, strict=True)))
-        scores = torch.split(self.judges.scores(torch.cat(embedded)).float(), [len(h) for h in embedded])
-        critics = (self.judges.critic(h, k).float() for h, k in zip(embedded, marginals, strict=True))
-        return [_Judged(*each) for each in zip(embedded, scores, critics, strict=True)]
+        scores = torch.split(self._whole(self.judges.scores(torch.cat(embedded))), [len(h) for h in embedded])
+        critics = (self._whole(self.judges.critic(h, k)) for h, k in zip(embedded, marginals, strict=True))
+        return [_Judged(*each) for each in zip(map(self._whole, embedded), scores, critics, strict=True)]
+
+    def _whole(self, x: Tensor) -> Tensor:
+        """In the precision of the weights, from that of products."""
+        return x.to(self.generator.units.dtype)
 
     def _pair_risk(self, pair: tuple[_Judged, _Judged], risk: PairRisk) -> Float[Tensor, ""]:
         sure, label = pair[SOURCE].scores.detach().softmax(1).max(1)
@@ -151,7 +155,7 @@ class Adaptation:
         """Cross-entropy to the teacher's labels, of samples of which it is sure."""
         with torch.no_grad():
             h = self.teacher.judges.embed(y, TARGET, real=True)
-            said = self.teacher.judges.scores(h).float().softmax(1)
+            said = self._whole(self.teacher.judges.scores(h)).softmax(1)
             self.clock.shares.lerp_(said.mean(0), _SHARE_DECAY)
             left = 1 - self.clock.done
             said = said * (self.source_shares / self.clock.shares) ** (teaching.alignment * left)
@@ -184,12 +188,12 @@ class Adaptation:
 
     def _since(self, start: float) -> Float[Tensor, ""]:
         """1 from this part of the run on, and 0 before."""
-        return (self.clock.done >= start).float()
+        return (self.clock.done >= start).to(self.clock.done.dtype)
 
 
 def _apart(pair: tuple[_Judged, _Judged]) -> Float[Tensor, ""]:
     """E c."""
-    x, y = (end.embedded.float() for end in pair)
+    x, y = (end.embedded for end in pair)
     return (x - y).square().sum(1).mean()
 
 
