@@ -70,10 +70,10 @@ class DASPOT(ClassifierMixin, BaseEstimator):
 
     >>> rng = np.random.default_rng(0)
     >>> Xs, ys = rng.normal(size=(200, 2)), np.repeat(["a", "b"], 100)
-    >>> Xs[100:] += 4
-    >>> da = DASPOT(steps=20).fit(Xs, ys, Xs + 0.5)
-    >>> da.predict(Xs[:2] + 0.5).shape
-    (2,)
+    >>> Xs[100:] += 6
+    >>> daspot = DASPOT(steps=100).fit(Xs, ys, Xs + 1)
+    >>> print(daspot.predict([[1, 1], [7, 7]]))
+    ['a' 'b']
     """
 
     def __init__(

@@ -20,8 +20,8 @@ from torchspot.types import Record
 
 _FALLING = 0.9
 """A marginal error that falls below so much of what it was is still falling."""
-_SHOWN = ("cost", "marginal_error", "target_confidence")
-"""Numbers of a record that the bar shows, where they are there."""
+_SHOWN = {"cost": ".5g", "marginal_error": ".3g", "target_confidence": ".3g"}
+"""Numbers of a record that the bar shows, where they are there, and how."""
 _SURE = 3.0
 """Deviations above its noise at which an estimate of W1 is taken for real."""
 
@@ -236,11 +236,12 @@ class Progress:
         assert self._bar is not None
         step, seconds = self._started
         rate = (training.step - step) / max(training.seconds - seconds, 1e-9)
+        shown = [(name, form) for name, form in _SHOWN.items() if name in record]
         self._bar.update(
             self._bar.task_ids[0],
             completed=training.step,
             total=training.steps,
-            about=" ".join(f"{name.replace('_', ' ')} {record[name]:.4g}" for name in _SHOWN if name in record),
+            about=" ".join(f"{name.replace('_', ' ')} {record[name]:{form}}" for name, form in shown),
             rate=f"{rate:.0f}",
         )
 
