@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.lines import Line2D
 from sklearn.manifold import TSNE
 
 from torchspot.objectives.teacher import SOURCE, TARGET
@@ -21,28 +22,31 @@ def draw_accuracies(rows: Rows, file: Path) -> None:
     """Target accuracy against seconds, one panel a task: the mean over the seeds, and a band from worst to best."""
     shown = [row for row in rows if not row["setting"]["preset"].startswith("without")]
     rows = shown or rows
-    tasks = list(dict.fromkeys(row["setting"]["task"] for row in rows))
+    tasks = sorted({row["setting"]["task"] for row in rows})
+    labels = sorted({_label(row["setting"]) for row in rows})
+    colours = {label: f"C{k}" for k, label in enumerate(labels)}
     figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.4), layout="constrained", squeeze=False)
     for axis, task in zip(axes[0], tasks, strict=True):
         for row in (row for row in rows if row["setting"]["task"] == task):
-            _band(axis, row)
+            _band(axis, row, colours[_label(row["setting"])])
         axis.set(title=task, xlabel="seconds", xscale="log", ylim=(0.4, 1.0))
         axis.axhline(0.95, color="grey", linewidth=0.5)
     axes[0][0].set_ylabel("accuracy on target test pictures")
-    axes[0][-1].legend(fontsize=6, loc="lower right")
+    lines = [Line2D([], [], color=colours[label], label=label) for label in labels]
+    figure.legend(handles=lines, fontsize=7, loc="outside lower center", ncols=len(labels))
     figure.savefig(file, dpi=110)
     plt.close(figure)
 
 
-def _band(axis: Any, row: dict[str, Any]) -> None:
+def _band(axis: Any, row: dict[str, Any], colour: str) -> None:
     """One method: seeds log at the same steps, so that their k-th logs belong together."""
     seeds = [name.split()[1] for name in row if name.startswith("accuracy ")]
     accuracy = np.array([row[f"accuracy {seed}"] for seed in seeds])
     seconds = np.mean([row[f"seconds {seed}"] for seed in seeds], axis=0)
     later = slice(1, None) if accuracy.shape[1] > 1 else slice(None)
     seconds, accuracy = seconds[later], accuracy[:, later]
-    (line,) = axis.plot(seconds, accuracy.mean(0), linewidth=1, label=_label(row["setting"]))
-    axis.fill_between(seconds, accuracy.min(0), accuracy.max(0), color=line.get_color(), alpha=0.25, linewidth=0)
+    axis.plot(seconds, accuracy.mean(0), linewidth=1, color=colour)
+    axis.fill_between(seconds, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.25, linewidth=0)
 
 
 def _label(setting: dict[str, Any]) -> str:
