@@ -39,10 +39,11 @@ def draw_accuracies(rows: Rows, file: Path) -> None:
 
 
 def _band(axis: Any, row: dict[str, Any], colour: str) -> None:
-    """One method: seeds log at the same steps, so that their k-th logs belong together."""
+    """One method: seeds log at the same steps, so that their k-th logs belong together, as far as all of them went."""
     seeds = [name.split()[1] for name in row if name.startswith("accuracy ")]
-    accuracy = np.array([row[f"accuracy {seed}"] for seed in seeds])
-    seconds = np.mean([row[f"seconds {seed}"] for seed in seeds], axis=0)
+    shortest = min(len(row[f"accuracy {seed}"]) for seed in seeds)
+    accuracy = np.array([row[f"accuracy {seed}"][:shortest] for seed in seeds])
+    seconds = np.mean([row[f"seconds {seed}"][:shortest] for seed in seeds], axis=0)
     later = slice(1, None) if accuracy.shape[1] > 1 else slice(None)
     seconds, accuracy = seconds[later], accuracy[:, later]
     axis.plot(seconds, accuracy.mean(0), linewidth=1, color=colour)
@@ -70,7 +71,7 @@ def write_pairs(daspot: Any, file: Path) -> None:
 
 
 def write_embeddings(before: Any, after: Any, task: AdaptationTask, file: Path) -> None:
-    """t-SNE of embeddings of test pictures of both domains: of the source's classifier, and of the adapted one."""
+    """t-SNE of embeddings of source (training) and target (test) pictures: of the source's classifier, then adapted."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
     source, target = task.source, task.target
     images = (source.train[:_SHOWN], target.test[:_SHOWN])

@@ -45,7 +45,7 @@ class Watched:
 
     def __init__(self, task: AdaptationTask, before: float = 0.0, enough: float = math.inf) -> None:
         self.task, self._away, self.enough = task, -before, enough
-        self._before, self._ended = 0, 0.0
+        self._before = 0
         self.steps: list[int] = []
         self.seconds: list[float] = []
         self.accuracy: list[float] = []
@@ -54,7 +54,7 @@ class Watched:
         """Called before the first step of each of the trainings that follow each other."""
         self._run = run
         if self.steps:
-            self._before, self._away = self.steps[-1], -(time.perf_counter() - self._ended) - self.seconds[-1]
+            self._before, self._away = self.steps[-1], -self.seconds[-1]
 
     def __call__(self, training: Any, record: Record) -> None:
         if torch.cuda.is_available():
@@ -63,8 +63,7 @@ class Watched:
         self.steps.append(self._before + training.step)
         self.seconds.append(training.seconds - self._away)
         self.accuracy.append(accuracy(self._run.classifier(TARGET), self.task))
-        self._ended = time.perf_counter()
-        self._away += self._ended - started
+        self._away += time.perf_counter() - started
         if self.accuracy[-1] >= self.enough:
             training.stop(f"accuracy of {self.enough}")
 
@@ -206,7 +205,7 @@ def _jdot(order: _Order, **own: Any) -> Trained:
     own |= {"change": Distortion()} if order.preset == "changed" else {}
     jdot = DeepJDOT(
         seed=order.seed,
-        engine=Eager(order.call.device),
+        engine=Eager("cpu") if order.engine.device.type == "cpu" else None,
         callbacks=[watched],
         **own,
         **order.sizes(**sizes),

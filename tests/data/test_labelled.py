@@ -1,6 +1,7 @@
 """Labels of all kinds, and rows that keep theirs."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -23,7 +24,7 @@ def test_labels_of_any_type(labels):
     found = as_labels(labels, 3)
     assert found.codes.tolist() == [1, 0, 1]
     assert found.classes[found.codes].tolist() == np.asarray(labels).reshape(-1).tolist()
-    np.testing.assert_allclose(found.shares, [1 / 3, 2 / 3])
+    np.testing.assert_allclose(found.shares(), [1 / 3, 2 / 3])
 
 
 @pytest.mark.parametrize(
@@ -34,9 +35,15 @@ def test_labels_of_any_type(labels):
         ([1, 1, 1], "single class"),
         ([1.0, np.nan, 2.0], "label of row 1 is missing"),
         (np.array(["a", None, "b"], object), "label of row 1 is missing"),
-        (np.array(["a", 1, "b"], object), "mixes labels of types int, str"),
+        (np.array(["a", 1, "b"], object), "mixes labels of kinds numbers, text"),
         ([0.5, 1.25, 2.5], "classes are needed"),
         (np.zeros((3, 2)), "one label a row"),
+        ([1, "a", 2], "mixes labels of kinds numbers, text"),
+        ([1.0, np.inf, 2.0], "classes are needed"),
+        (pd.Series(["a", pd.NA, "b"]), "label of row 1 is missing"),
+        (np.array(["2020-01-01", "2020-01-02", "NaT"], "M8[D]"), "label of row 2 is missing"),
+        (np.array(["2020-01-01", "2020-01-02", "2020-01-02"], "M8[D]"), "Give whole numbers, text or booleans"),
+        (np.array([b"a", b"b", b"b"]), "Give whole numbers, text or booleans"),
     ],
 )
 def test_bad_labels_are_named(labels, message):
@@ -66,3 +73,19 @@ def test_balanced_draws_have_every_class_equally_often_and_reach_every_row():
 def test_bytes_become_numbers():
     labelled = LabelledRows(Rows(np.full((4, 2), 200, np.uint8)), np.array([0, 300, 1, 2]))
     assert labelled.take(torch.tensor([1])).tolist() == [[200.0, 200.0, 300.0]]
+
+
+def test_large_whole_numbers_and_short_floats_keep_their_values():
+    stamps = np.array([[1_700_000_000], [1_700_000_001]])
+    assert LabelledRows(Rows(stamps), np.array([0, 1])).take(torch.tensor([1])).tolist() == [[1_700_000_001.0, 1.0]]
+    short = Rows(torch.zeros(3000, 1, dtype=torch.bfloat16))
+    assert LabelledRows(short, np.arange(3000)).take(torch.tensor([2999]))[0, 1] == 2999
+
+
+def test_weights_of_rows_count():
+    rows_of_two = Rows(np.arange(4.0)[:, None], weights=np.array([1.0, 1.0, 0.0, 2.0]))
+    codes = np.array([0, 0, 1, 1])
+    drawn = LabelledRows(rows_of_two, codes).draw(4000, torch.Generator().manual_seed(0))
+    assert 2.0 not in drawn[:, 0]
+    assert abs(float(drawn[:, 1].mean()) - 0.5) < 0.04
+    np.testing.assert_allclose(as_labels(codes, 4).shares(rows_of_two), [0.5, 0.5])

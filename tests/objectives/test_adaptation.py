@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, softplus
 
+from torchspot import presets
 from torchspot.errors import InvalidArgument
 from torchspot.networks.adversaries import Adversaries
 from torchspot.networks.augmentation import Noise, Unchanged
@@ -55,7 +56,7 @@ def by_hand(g):
 
 
 def test_losses_are_those_of_the_formulas():
-    g = game(Parts(critic=0.7, source=1.3, cost=0.11, pairs=PairRisk(0.5, start=0.0)))
+    g = game(Parts(critic=0.7, pull=2.5, source=1.3, cost=0.11, pairs=PairRisk(0.5, start=0.0)))
     hs, v = by_hand(g)
     lam = [g.judges.heads[k % 2](h).flatten() for k, h in enumerate(hs)]
     critics = sum((softplus(lam[k]) + softplus(-lam[k + 2])).mean() for k in (0, 1))
@@ -64,7 +65,7 @@ def test_losses_are_those_of_the_formulas():
     risk = cross_entropy(g.judges.last(hs[0]), v)
     torch.testing.assert_close(g.judge_loss(batch()), 0.7 * critics + 1.3 * risk + 0.11 * cost + 0.5 * pairs)
     pull = sum(softplus(lam[k]).mean() for k in (2, 3))
-    torch.testing.assert_close(g.generator_loss((batch()[0], batch()[3][:, :1])), pull + 0.11 * cost)
+    torch.testing.assert_close(g.generator_loss((batch()[0], batch()[3][:, :1])), 2.5 * pull + 0.11 * cost)
 
 
 def test_the_ground_cost_is_the_generators_alone():
@@ -200,3 +201,11 @@ def test_adversaries_and_judges_pull_in_opposite_directions():
 def test_parts_are_checked(bad):
     with pytest.raises(InvalidArgument):
         bad()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "ratio"), [(presets.adaptation_paper(), 100), (presets.adaptation_reference(), 100)]
+)
+def test_critics_count_a_hundred_times_as_much_as_the_cost_for_both_players(recipe, ratio):
+    assert recipe.parts.pull / recipe.parts.cost == recipe.parts.critic / recipe.parts.cost == ratio
+    assert recipe.parts.source / recipe.parts.cost == 10 * ratio

@@ -104,6 +104,7 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
         if min(self.feature_weight, self.label_weight) < 0:
             raise InvalidArgument("feature_weight and label_weight must be at least 0.")
         engine = Eager() if self.engine is None else self.engine
+        domains = open_domains(Xs, ys, Xt, engine=engine, seed=self.seed)
         source = Supervised(
             judges=self.judges,
             change=self.change,
@@ -112,9 +113,8 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
             engine=self.engine,
             callbacks=self.callbacks,
         )
-        judges = source.fit(Xs, ys).judges_
+        judges = source.fit_to(domains).judges
         judges.take_for(TARGET, SOURCE)
-        domains = open_domains(Xs, ys, Xt, engine=engine, seed=self.seed)
         run = ClassifierFit(domains, judges, averaging=0.0, marginal=TARGET)
         balanced = BalancedRows(domains.source, len(domains.labels.classes))
         data = domains.units.data_dtype

@@ -4,6 +4,7 @@ __all__ = ["ClassifierFit", "Supervised", "built_judges"]
 
 import copy
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from torchspot.errors import NotFitted
+from torchspot.errors import InvalidArgument, NotFitted
 from torchspot.latents import uniform
 from torchspot.networks.augmentation import Change, Unchanged
 from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, usual_judges
@@ -51,8 +52,8 @@ class ClassifierFit:
         """The average follows."""
         self.average.follow(self.judges)
 
-    def classifier(self, marginal: int | None = None) -> Classifier:
-        """A copy of the average as it stands, for samples of the domain it is for."""
+    def classifier(self, marginal: int = -1) -> Classifier:
+        """A copy of the average as it stands, for samples of the domain that it is for, whichever is asked."""
         judges = copy.deepcopy(self.average.judges).eval()
         return Classifier(judges, self.domains.units, self.domains.labels.classes, self._marginal)
 
@@ -101,15 +102,24 @@ class Supervised(ClassifierMixin, BaseEstimator):
         """Learns from samples, with rows, and one label for each."""
         engine = choose_engine() if self.engine is None else self.engine
         domains = open_domains(X, y, X, engine=engine, seed=self.seed)
-        if self.engine is None:
-            engine = choose_engine(pictures=domains.pictures)
+        run = self.fit_to(domains)
+        self.classes_, self.history_ = domains.labels.classes, run.history.records
+        self.classifier_, self.judges_ = run.classifier(), run.judges
+        return self
+
+    def fit_to(self, domains: Domains) -> ClassifierFit:
+        """Learns from the source of these, in their units."""
+        for name in ("steps", "batch_size"):
+            if not (isinstance(getattr(self, name), Integral) and getattr(self, name) >= 1):
+                raise InvalidArgument(f"{name} must be a whole number of at least 1, and is {getattr(self, name)!r}.")
+        engine = choose_engine(pictures=domains.pictures) if self.engine is None else self.engine
         judges = built_judges(self.judges, domains, self.seed)
         run = ClassifierFit(domains, judges, averaging=self.averaging, marginal=SOURCE)
 
         def loss(batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
             x, v = Labelled.parted(batch[0], domains.shape)
             u = self.change(domains.units.from_data((x,), (SOURCE,))[0], batch[1])
-            return cross_entropy(judges.scores(judges.embed(u, SOURCE, real=True)).to(u.dtype), v)
+            return cross_entropy(judges.scores(judges.embed(u, SOURCE, real=True)).to(domains.units.dtype), v)
 
         streams = [
             Stream(domains.source, self.batch_size, domains.units.data_dtype),
@@ -119,9 +129,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         optimizer = Adam(self.learning_rate, schedule=Cosine())
         player = Player("classifier", (judges, run.average), optimizer, draw, loss, after_step=run.after_step)
         run.go(player, self.steps, engine, self.callbacks)
-        self.classes_, self.history_ = domains.labels.classes, run.history.records
-        self.classifier_, self.judges_ = run.classifier(), judges
-        return self
+        return run
 
     def predict(self, X: Any) -> np.ndarray:
         """The label of each sample."""

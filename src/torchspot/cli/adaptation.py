@@ -24,10 +24,10 @@ from torchspot.cli.folders import claim
 from torchspot.cli.options import choice
 from torchspot.cli.pictures import opened, points_at
 from torchspot.cli.runs import recorded_size
-from torchspot.data.points import all_rows
 from torchspot.data.sources import as_sampler
 from torchspot.errors import InvalidArgument
 from torchspot.estimators import DASPOT, presets
+from torchspot.networks.convolutional import are_pictures
 from torchspot.objectives.teacher import SOURCE, TARGET
 from torchspot.plans.classifier import load_classifier
 from torchspot.plots import plot_labels, plot_sheet, unit_range
@@ -80,7 +80,7 @@ def adapt(
     claim(out, options, resume)
     data, notes = opened((source, target), size, skip_corrupt=False)
     _say(notes)
-    pictures = not any(isinstance(one, Path) for one in data)
+    pictures = are_pictures([as_sampler(data[1]).shape])
     daspot = DASPOT(
         steps=steps,
         batch_size=batch,
@@ -106,8 +106,7 @@ def predict(
     """
     write = choice("file type of --out", out.suffix.lower(), _WRITERS)
     classifier = load_classifier(run).of_domain(SOURCE if as_source else TARGET)
-    rows = all_rows(points_at(samples, *recorded_size(run)))
-    probability = classifier.predict_proba(rows)
+    probability = classifier.predict_proba(points_at(samples, *recorded_size(run)))
     said = classifier.classes[probability.argmax(1)]
     out.parent.mkdir(parents=True, exist_ok=True)
     with storage.replacing(out) as temporary:
@@ -166,7 +165,7 @@ def _fit(daspot: DASPOT, source: Any, labels: np.ndarray, target: Any, out: Path
     table = Table(show_header=False)
     table.add_row("classes", escape(", ".join(map(str, daspot.classes_[:20]))))
     table.add_row("predicted in the target", ", ".join(f"{share:.1%}" for share in daspot.target_shares_[:20]))
-    table.add_row("accuracy on source samples", f"{last['source_accuracy']:.1%}")
+    table.add_row("accuracy on source samples (trained on)", f"{last['source_accuracy']:.1%}")
     table.add_row("mean confidence on target samples", f"{last['target_confidence']:.1%}")
     table.add_row("generated pairs with one label", f"{last['pairs_agree']:.1%}")
     table.add_row("time", f"{time.perf_counter() - started:.0f} s")
@@ -197,7 +196,7 @@ def _say(notes: list[str]) -> None:
 
 def _write_npz(file: Path, columns: dict[str, np.ndarray]) -> None:
     with file.open("wb") as stream:
-        np.savez_compressed(stream, allow_pickle=False, **columns)
+        np.savez_compressed(stream, label=columns["label"], probability=columns["probability"])
 
 
 _WRITERS: dict[str, Callable[[Path, dict[str, np.ndarray]], None]] = {

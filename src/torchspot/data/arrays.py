@@ -63,7 +63,7 @@ class Rows:
 
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch *shape"]:
         """Rows by index drawn from the generator, with the excluded ones left out."""
-        return self.take(self._draw_indices(size, generator))
+        return self.take(self.draw_indices(size, generator))
 
     def take(self, indices: Int[Tensor, " batch"] | Indices) -> Float[Tensor, "batch *shape"]:
         """The rows with these numbers."""
@@ -143,7 +143,8 @@ class Rows:
                     f"column {place[0] if len(place) == 1 else tuple(place)}. Drop or fill such rows first."
                 )
 
-    def _draw_indices(self, size: int, generator: torch.Generator) -> Int[Tensor, " batch"]:
+    def draw_indices(self, size: int, generator: torch.Generator) -> Int[Tensor, " batch"]:
+        """Numbers of rows, as `draw` takes them."""
         if self._cumulative is not None:
             uniform = torch.rand(size, dtype=torch.float64, generator=generator, device=generator.device)
             return _search(self._cumulative, uniform.cpu())

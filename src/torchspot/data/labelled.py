@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from sklearn.utils.multiclass import type_of_target
 from torch import Tensor
 
 from torchspot.data.arrays import Rows
@@ -25,10 +24,11 @@ class Labels:
     classes: np.ndarray
     codes: Int[np.ndarray, " rows"]
 
-    @property
-    def shares(self) -> Float[np.ndarray, " classes"]:
-        """Of rows with each label."""
-        return np.bincount(self.codes, minlength=len(self.classes)) / len(self.codes)
+    def shares(self, rows: Rows | None = None) -> Float[np.ndarray, " classes"]:
+        """Of each label, by the weights of the rows where these have some."""
+        return np.bincount(self.codes, None if rows is None else rows.shares(), len(self.classes)) / (
+            len(self.codes) if rows is None else 1.0
+        )
 
     def fingerprint(self) -> str:
         """What tells these labels from others."""
@@ -36,25 +36,24 @@ class Labels:
 
 
 def as_labels(labels: Any, rows: int, name: str = "ys") -> Labels:
-    """Labels of any type (numbers, text, booleans), one a row; or an error that says what is wrong with them."""
+    """Labels that are whole numbers, text or booleans, one a row; or an error that says what is wrong with them."""
     if labels is None:
         raise InvalidArgument(f"{name} is missing: give one label for each of the {rows} source rows.")
-    values = np.asarray(labels)
+    values = _array(labels)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
         raise InvalidArgument(f"{name} must be one label a row, of shape ({rows},), and has shape {values.shape}.")
     if len(values) != rows:
         raise InvalidArgument(f"there are {rows} source rows and {len(values)} labels. Give one label a row, in order.")
-    _check_present(values, name)
-    classes, codes = np.unique(values, return_inverse=True)
+    classes, codes = np.unique(_of_one_kind(values, name), return_inverse=True)
     if len(classes) < 2:
         raise InvalidArgument(f"{name} has the single class {classes[0]!r}: there is nothing to tell apart. Give two.")
     return Labels(classes, codes)
 
 
 class LabelledRows:
-    """Draws rows as flat numbers, the number of their class at the end, uniformly and with replacement."""
+    """Draws rows as flat numbers, the number of their class at the end, as the rows are drawn (by weight, say)."""
 
     def __init__(self, rows: Rows, codes: Int[np.ndarray, " rows"]) -> None:
         self.rows, self.device = rows, rows.device
@@ -62,12 +61,12 @@ class LabelledRows:
 
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch numbers"]:
         """Samples with their labels."""
-        return self.take(torch.randint(len(self.rows), (size,), generator=generator, device=self.device))
+        return self.take(self.rows.draw_indices(size, generator))
 
     def take(self, chosen: Int[Tensor, " batch"]) -> Float[Tensor, "batch numbers"]:
         """The rows with these numbers."""
         x = self.rows.take(chosen).flatten(1)
-        x = x if x.is_floating_point() else x.float()
+        x = x.to(torch.float64 if not x.is_floating_point() else torch.promote_types(x.dtype, torch.float32))
         return torch.cat((x, self.codes[chosen, None].to(x.dtype)), dim=1)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "LabelledRows":
@@ -92,21 +91,37 @@ class BalancedRows:
         return self.rows.take(self._order[self._starts[k] + within])
 
 
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, Real) and math.isnan(value)
+def _array(labels: Any) -> np.ndarray:
+    if isinstance(labels, Tensor):
+        return labels.detach().cpu().numpy()
+    # A list of numbers and text would become text without a word.
+    return np.array(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
 
 
-def _check_present(values: np.ndarray, name: str) -> None:
-    """No label is missing, and numbers are classes rather than measurements."""
-    if values.dtype.kind == "O":
-        missing = [k for k, value in enumerate(values) if value is None or _is_nan(value)]
-        kinds = {type(value) for value in values}
-        if not missing and len(kinds) > 1:
-            named = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise InvalidArgument(f"{name} mixes labels of types {named}. Give labels of one type.")
-    else:
-        missing = np.flatnonzero(np.isnan(values)).tolist() if values.dtype.kind == "f" else []
+def _of_one_kind(values: np.ndarray, name: str) -> np.ndarray:
+    """None is missing, all are text or all are numbers, and numbers are classes rather than measurements."""
+    missing = [k for k, value in enumerate(values.tolist()) if _is_missing(value)]
     if missing:
         raise InvalidArgument(f"the label of row {missing[0]} is missing ({len(missing)} are). Drop such rows first.")
-    if values.dtype.kind in "fc" and type_of_target(values).startswith("continuous"):
+    if values.dtype.kind == "O":
+        kinds = {_kind(value) for value in values}
+        if len(kinds) > 1:
+            raise InvalidArgument(f"{name} mixes labels of kinds {', '.join(sorted(kinds))}. Give labels of one kind.")
+        values = np.array(values.tolist())
+    if values.dtype.kind not in "biufU":
+        raise InvalidArgument(
+            f"{name} holds labels of type {values.dtype}. Give whole numbers, text or booleans: ys.astype(str), say."
+        )
+    if values.dtype.kind == "f" and not (np.isfinite(values) & (values == np.round(values))).all():
         raise InvalidArgument(f"{name} holds fractions such as {values[0]}: classes are needed, not measurements.")
+    return values
+
+
+def _is_missing(value: Any) -> bool:
+    """None, nan, and what pandas has for them."""
+    nan = isinstance(value, float) and math.isnan(value)
+    return value is None or nan or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _kind(value: Any) -> str:
+    return "text" if isinstance(value, str) else "numbers" if isinstance(value, Real) else type(value).__name__

@@ -17,7 +17,7 @@ from torchspot import costs, latents
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.adapting import AdaptationPreset, adaptation, adaptation_of_vectors
 from torchspot.estimators.networks import Builder, build_generator, moment_start
-from torchspot.estimators.run import keep_in
+from torchspot.estimators.run import keep_in, warn_unrepeatable
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
 from torchspot.networks.adversaries import Adversaries
@@ -37,14 +37,14 @@ from torchspot.training.loop import Training, train
 from torchspot.training.players import Draw, Player, Stream
 from torchspot.types import Callback, Engine, Record
 
-_JUDGED, _COMPARED = 4096, 2048
+_JUDGED, _COMPARED, _AT_ONCE = 4096, 2048, 512
 
 
 class Adapter(Protocol):
     """What a run must know of the estimator."""
 
     generator: Builder | nn.Module | None
-    judges: JudgeBuilder | None
+    judges: JudgeBuilder | Judges | None
     latent: Latent | None
     steps: int | None
     batch_size: int | None
@@ -67,11 +67,16 @@ class AdaptationRun:
         gpu = engine.device.type == "cuda"
         sizes = asked_sizes(estimator, preset.sizes(pictures=self.domains.pictures, gpu=gpu))
         self.latent = _usual_latent(self.domains) if estimator.latent is None else estimator.latent
+        if not hasattr(self.latent, "dim"):
+            raise InvalidArgument(f"DASPOT draws noise, such as latents.normal(8), and latent is {estimator.latent!r}.")
+        if sizes.batch_size < 2:
+            raise InvalidArgument("DASPOT needs batches of at least 2, and batch_size is 1.")
         self.objective = _objective(estimator, preset, self.domains, sizes, self.latent)
         self.training = Training(self._players(preset, sizes), sizes.steps)
         self.history = History(None if folder is None else folder / "history.jsonl")
         self.callbacks: tuple[Any, ...] = (Divergence(folder), *estimator.callbacks, self.history)
         if folder is not None:
+            warn_unrepeatable([] if self.domains.target.repeatable else ["Xt"])
             checkpoint = keep_in(folder, self.training, self.callbacks, self._identity(preset, sizes))
             self.callbacks = (*(c for c in self.callbacks if c is not checkpoint), checkpoint)
         for callback in self.callbacks:
@@ -117,9 +122,11 @@ class AdaptationRun:
     @torch.no_grad()
     def target_shares(self, *, by: int = TARGET) -> Float[np.ndarray, " classes"]:
         """How often each class is predicted for target samples, by the classifier of the target or of the source."""
-        judges = self.classifier(by).judges
-        (u,) = self.domains.units.from_data((self._watched[2],), (TARGET,))
-        said = judges.scores(judges.embed(u, by)).argmax(1).cpu().numpy()
+        judges, target = self.classifier(by).judges, self.domains.target
+        y = target.draw(_JUDGED, generator(Key(self.seed, "shares"), target.device)).to(self.domains.units.scale)
+        (u,) = self.domains.units.from_data((y,), (TARGET,))
+        parts = [judges.scores(judges.embed(part, by)).argmax(1) for part in torch.split(u, _AT_ONCE)]
+        said = torch.cat(parts).cpu().numpy()
         return np.bincount(said, minlength=len(self.domains.labels.classes)) / len(said)
 
     @torch.no_grad()
@@ -131,7 +138,9 @@ class AdaptationRun:
         if self.domains.pictures:
             return None
         rows, scale = self.domains.source, self.domains.units.scale
-        chosen = torch.randperm(len(rows.codes), generator=generator(Key(self.seed, "conflict")))[:_COMPARED]
+        rng = generator(Key(self.seed, "conflict"))
+        chosen = torch.unique(torch.randint(len(rows.codes), (2 * _COMPARED,), generator=rng))
+        chosen = chosen[torch.randperm(len(chosen), generator=rng)[:_COMPARED]]
         x, v = Labelled.parted(rows.take(chosen.to(rows.device)).to(scale), self.domains.shape)
         y = self._watched[2][:_COMPARED]
         known, unknown = x / scale, y.to(scale) / scale
@@ -189,6 +198,8 @@ class AdaptationRun:
             "seed": self.seed,
             "batch size": sizes.batch_size,
             "preset": repr(preset),
+            "latent": repr(self.latent),
+            "precision": str(self.engine.dtype),
         }
 
 
@@ -206,9 +217,8 @@ def _objective(
             "parts.translation needs a generator with `translate`: give generator=networks.translated.translated(…)."
         )
     held = shapes.marginals + ((domains.shape,) if preset.parts.translation is not None else ())
-    made = estimator.judges or usual_judges(pictures=domains.pictures, gpu=device.type == "cuda")
     judged = JudgeShapes(held, len(domains.labels.classes))
-    judges = made(judged, generator(Key(seed, "judge weights"))).to(device, dtype)
+    judges = _built_judges(estimator.judges, judged, domains, seed).to(device, dtype)
     teacher = Teacher(judges, preset.teacher, looks=preset.parts.teaching is not None)
     return Adaptation(
         generator=InDataUnits(network, domains.units).to(device, dtype),
@@ -221,6 +231,15 @@ def _objective(
         change=_usual_change(domains) if preset.change is None else preset.change,
         source_shares=domains.shares(),
     )
+
+
+def _built_judges(given: JudgeBuilder | Judges | None, shapes: JudgeShapes, domains: Domains, seed: int) -> Judges:
+    """The user's, or the usual ones; a module is copied."""
+    if isinstance(given, Judges):
+        return copy.deepcopy(given)
+    gpu = domains.units.scale.is_cuda
+    builder = given or usual_judges(pictures=domains.pictures, gpu=gpu)
+    return builder(shapes, generator(Key(seed, "judge weights")))
 
 
 def _adversaries(part: DomainAdversary | None, judges: Judges, domains: Domains, seed: int) -> Adversaries | None:

@@ -120,7 +120,7 @@ def adaptation_paper(learning_rate: float = 1e-4) -> AdaptationPreset:
         teacher=0.0,
         judge_steps=1,
         adversarial=Wasserstein(),
-        parts=Parts(critic=100.0, source=1000.0, cost=1.0, pairs=PairRisk(10.0, start=0.25)),
+        parts=Parts(critic=100.0, pull=100.0, source=1000.0, cost=1.0, pairs=PairRisk(10.0, start=0.25)),
         change=Unchanged(),
         batch_size=128,
         steps=40_000,

@@ -18,7 +18,7 @@ from torchspot.estimators.adaptation_run import AdaptationRun
 from torchspot.estimators.adapting import AdaptationPreset
 from torchspot.estimators.networks import Builder
 from torchspot.latents import Latent
-from torchspot.networks.judges import JudgeBuilder
+from torchspot.networks.judges import JudgeBuilder, Judges
 from torchspot.objectives.teacher import SOURCE, TARGET
 from torchspot.plans import PushforwardPlan
 from torchspot.plans.classifier import Classifier
@@ -53,11 +53,11 @@ class DASPOT(ClassifierMixin, BaseEstimator):
 
     Args:
         generator: builder `(shapes, rng) -> Module` of the network from noise to pairs, or a module.
-        judges: builder `(shapes, rng) -> Judges` of critics and classifiers.
+        judges: builder `(shapes, rng) -> Judges` of critics and classifiers, or such a module, which is copied.
         latent: the noise.
         steps: of the generator; by default from the data.
         batch_size: samples of each domain a step; by default from the data.
-        preset: how to train; `presets.adaptation()` if None.
+        preset: how to train; if None, `presets.adaptation()` for pictures and `presets.adaptation_of_vectors()`.
         seed: of everything random.
         engine: where and how to train; if None, `Captured()` on a GPU (with `autocast=torch.bfloat16` for pictures)
             and `Eager()` without one.
@@ -80,7 +80,7 @@ class DASPOT(ClassifierMixin, BaseEstimator):
         self,
         *,
         generator: Builder | nn.Module | None = None,
-        judges: JudgeBuilder | None = None,
+        judges: JudgeBuilder | Judges | None = None,
         latent: Latent | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
@@ -119,7 +119,7 @@ class DASPOT(ClassifierMixin, BaseEstimator):
                 self._keep(run)
             raise
         self._keep(run)
-        shares = (run.domains.labels.shares, run.target_shares(by=SOURCE), self.target_shares_)
+        shares = (run.domains.source_shares, run.target_shares(by=SOURCE), self.target_shares_)
         _warn_absent(self.classes_, *shares)
         _warn_conflict(self.conflict_)
         return self

@@ -3,7 +3,6 @@
 __all__ = ["Distance", "Game", "PushforwardEstimator"]
 
 import contextlib
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from torchspot.errors import Diverged, InvalidArgument, NotFitted
 from torchspot.estimators.networks import Builder, build_critics, build_generator
 from torchspot.estimators.presets import Preset
 from torchspot.estimators.problem import Problem, pose
-from torchspot.estimators.run import Run, Weighing, judge_of, keep_in
+from torchspot.estimators.run import Run, Weighing, judge_of, keep_in, warn_unrepeatable
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
 from torchspot.networks.augmentation import Augmentation
@@ -188,7 +187,7 @@ def _prepare(
     callbacks: tuple[Any, ...] = (Divergence(folder), *estimator.callbacks, history)
     weighing = Weighing(game.weights, objectives[0].eta)
     if folder is not None:
-        _warn_unrepeatable(problem)
+        warn_unrepeatable([f"data set {k}" for k in problem.unrepeatable])
         identity = _identity(estimator, preset, problem, game, sizes)
         checkpoint = keep_in(folder, training, callbacks, identity, weighing)
         callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
@@ -358,12 +357,3 @@ def _players(
         averaging=preset.averaging,
     )
     return [critics, mover]
-
-
-def _warn_unrepeatable(problem: Problem) -> None:
-    for k in problem.unrepeatable:
-        warnings.warn(
-            f"data set {k} cannot be drawn again in the same order: a resumed run will go on, but not bit for bit. "
-            "A function that takes generator= can.",
-            stacklevel=4,
-        )

@@ -1,9 +1,10 @@
 """One call of `fit` under way: trained, measured, kept on disk, and turned into plans."""
 
-__all__ = ["Run", "Weighing", "judge_of", "keep_in"]
+__all__ = ["Run", "Weighing", "judge_of", "keep_in", "warn_unrepeatable"]
 
 import copy
 import statistics
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,6 +217,16 @@ def keep_in(
     checkpoint.companions = (_Identity(identity, folder), *remembering, *(c for c in callbacks if c is not checkpoint))
     load_checkpoint(folder, training, checkpoint.companions)
     return checkpoint
+
+
+def warn_unrepeatable(names: Sequence[str]) -> None:
+    """Of data sets that a resumed run cannot draw again as it did."""
+    for name in names:
+        warnings.warn(
+            f"{name} cannot be drawn again in the same order: a resumed run will go on, but not bit for bit. "
+            "A function that takes generator= can.",
+            stacklevel=5,
+        )
 
 
 def _how_it_ran(training: Training, engine: Engine) -> str:

@@ -136,8 +136,8 @@ class Distortion:
         sheared = (self.shear * shear - sin) * high
         theta = torch.stack((cos * wide, sheared, across, sin * wide, cos * high, down), dim=1).view(-1, 2, 3)
         with torch.autocast(u.device.type, enabled=False):
-            grid = functional.affine_grid(theta.to(u.dtype), list(u.shape), align_corners=False)
-            moved = functional.grid_sample(u, grid, padding_mode="border", align_corners=False)
+            grid = functional.affine_grid(theta, list(u.shape), align_corners=False)
+            moved = functional.grid_sample(u.to(theta.dtype), grid, padding_mode="border", align_corners=False)
         return self._recoloured(moved, sign, colours)
 
     def slight(self, u: Pictures, numbers: Numbers) -> Pictures:
@@ -153,4 +153,4 @@ class Distortion:
         gain = torch.stack([1 + self.gain * colours[k] for k in channels], dim=1)[..., None, None]
         level = torch.stack([self.level * colours[3 + k] for k in channels], dim=1)[..., None, None]
         flipped = torch.where(sign < -0.5, -1.0, 1.0)[:, None, None, None] if self.negative else 1.0
-        return (u * flipped * gain + level).to(u.dtype)
+        return u * flipped * gain + level

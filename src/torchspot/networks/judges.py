@@ -154,7 +154,8 @@ class Judges(nn.Module):
 
     @torch.no_grad()
     def take_for(self, marginal: int, other: int) -> None:
-        """From now on samples of one marginal are taken to have the statistics that those of another have now."""
+        """Samples of one marginal are now taken as those of another: the same first layers and statistics."""
+        self.first[marginal].load_state_dict(self.first[other].state_dict())
         for module in self.modules():
             if isinstance(module, DomainNorm):
                 module.mean[marginal].copy_(module.mean[other])

@@ -53,7 +53,7 @@ class _Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Judges: critic · Σ_i ℓ(λ_i) + source · E ℰ(D(x), v) + cost · E c + pairs + teaching; G: critic pulls and cost.
+    """Judges: critic · Σ_i ℓ(λ_i) + source · E ℰ(D(x), v) + cost · E c + pairs + …; G: pull · Σ_i pulls + cost · E c.
 
     c(x, y) = ‖D_e(x) − D_e(y)‖² (DA-cost).
     """
@@ -100,14 +100,14 @@ class Adaptation:
         z, *rows, numbers = batch
         x, y = self.generator.standardised(z)
         pair = self._pair((x, y), numbers)
-        loss = self.adversarial.pull(_stacked(pair)).sum() + self.parts.cost * _apart(pair)
+        loss = self.parts.pull * self.adversarial.pull(_stacked(pair)).sum() + self.parts.cost * _apart(pair)
         if self.parts.ground:
             loss = loss + self.parts.ground * (x - y).flatten(1).square().sum(1).mean()
         for drawn in rows:
             real, _ = Labelled.parted(drawn, tuple(self.generator.units.means[SOURCE].shape))
             made = self._translated(self.generator.units.from_data((real,), (SOURCE,))[0])
             (judged,) = self._judged((made,), numbers, (TRANSLATED,), real=(False,))
-            loss = loss + self.adversarial.pull(judged.critic[None]).sum()
+            loss = loss + self.parts.pull * self.adversarial.pull(judged.critic[None]).sum()
         return loss
 
     def adversary_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:

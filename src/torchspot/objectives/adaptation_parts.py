@@ -91,6 +91,9 @@ class Parts:
     """How much each part of the judges' loss counts, and what is optional."""
 
     critic: float = 1.0
+    """Of the critics' loss, in the judges' loss."""
+    pull: float = 1.0
+    """η: of what the critics say, in the generator's loss."""
     source: float = 1.0
     """η_s."""
     cost: float = 0.01
@@ -103,7 +106,7 @@ class Parts:
     adversary: DomainAdversary | None = None
 
     def __post_init__(self) -> None:
-        if min(self.critic, self.source, self.cost, self.ground) < 0:
+        if min(self.critic, self.pull, self.source, self.cost, self.ground) < 0:
             raise InvalidArgument(f"weights of losses must be at least 0, and are {self}.")
 
 

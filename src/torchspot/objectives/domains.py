@@ -5,7 +5,9 @@ __all__ = ["Domains", "open_domains"]
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import Rows
@@ -27,6 +29,7 @@ class Domains:
     source: LabelledRows
     target: Sampler
     labels: Labels
+    source_shares: Float[np.ndarray, " classes"]
     units: Units
     probe: Samples
     """Some samples of each, to size things by."""
@@ -40,7 +43,7 @@ class Domains:
 
     def shares(self) -> Tensor:
         """Of each class in the source."""
-        return torch.from_numpy(self.labels.shares).to(self.units.scale.device, self.units.dtype)
+        return torch.from_numpy(self.source_shares).to(self.units.scale.device, self.units.dtype)
 
 
 def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Domains:
@@ -56,14 +59,22 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
             f"source samples have shape {source.shape} and target samples {target.shape}. Both must have the same "
             "columns (or channels, height and width): bring them to one shape first."
         )
-    probe = tuple(_probe(s, Key(seed, f"probe {k}")) for k, s in enumerate((source, target)))
+    both = (("Xs", source), ("Xt", target))
+    probe = tuple(_probe(sampler, Key(seed, f"probe {k}"), name) for k, (name, sampler) in enumerate(both))
     pictures = are_pictures([source.shape])
+    if not pictures and len(source.shape) != 1:
+        raise InvalidArgument(
+            f"samples have shape {source.shape}, which is neither a row of numbers nor a picture (channels, height, "
+            "width) of at least 8 pixels each way. Grey pictures need their channel, X[:, None]; others can be made "
+            "rows, X.reshape(len(X), -1), or larger."
+        )
     units = (Units.spanning if pictures else Units.by_column)(probe, engine.dtype).to(engine.device)
     kept = target.to(engine.device, units.data_dtype) if isinstance(target, Rows) else target
     return Domains(
         LabelledRows(source, labels.codes).to(engine.device, units.data_dtype),
         kept,
         labels,
+        labels.shares(source),
         units,
         tuple(x.to(engine.device, units.data_dtype) for x in probe),
         pictures,
@@ -71,9 +82,9 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
     )
 
 
-def _probe(sampler: Sampler, key: Key) -> Tensor:
+def _probe(sampler: Sampler, key: Key, name: str) -> Tensor:
     size = max(256, min(_PROBE, _PROBE_NUMBERS // torch.Size(sampler.shape).numel()))
     drawn = sampler.draw(size, generator(key, sampler.device)).double().cpu()
     if not torch.isfinite(drawn).all():
-        raise InvalidArgument("the target gave a sample that is not finite. Check how it is made.")
+        raise InvalidArgument(f"{name} gave a sample that is not finite. Check how it is made.")
     return drawn

@@ -2,6 +2,7 @@
 
 __all__ = ["Classifier", "classifier_file", "load_classifier"]
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,11 +14,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot import storage
+from torchspot.data.arrays import Rows
+from torchspot.data.loaders import Items
 from torchspot.data.points import as_points
+from torchspot.data.sources import check_real, rows_in
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.networks.generators import Units
 from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, mlp_judges, picture_judges
-from torchspot.types import Values
+from torchspot.types import Shape, Values
 
 _CHUNK, _LARGEST, _SAID = 1000, 1 << 16, 500
 _KIND, _VERSION = "classifier", 1
@@ -62,7 +66,7 @@ class Classifier:
             "judges": None if builder is None else {"name": type(builder).__name__, **asdict(builder)},
             "marginals": len(self.judges.heads),
             "marginal": self.marginal,
-            "classes": self.classes.tolist(),
+            "classes": json.dumps(self.classes.tolist()),
             "kind": self.classes.dtype.str,
             "dtype": str(self.units.dtype).removeprefix("torch."),
             "means": list(self.units.means),
@@ -80,11 +84,9 @@ class Classifier:
 
     @torch.no_grad()
     def _embedded(self, X: Any, k: int) -> Iterator[Float[Tensor, "batch dim"]]:
-        device, shape = self.units.scale.device, tuple(self.units.means[k].shape)
-        for part in _in_chunks(X):
-            x = as_points(part, shape, "X").to(device, self.units.data_dtype)
-            for some in torch.split(x, _CHUNK):
-                yield self.judges.embed(self.units.from_data((some,), (k,))[0], k)
+        for x in _in_chunks(X, tuple(self.units.means[k].shape)):
+            known = x.to(self.units.scale.device, self.units.data_dtype)
+            yield self.judges.embed(self.units.from_data((known,), (k,))[0], k)
 
 
 def classifier_file(path: Path) -> Path:
@@ -103,7 +105,7 @@ def load_classifier(path: str | Path, *, judges: JudgeBuilder | None = None) -> 
         )
     try:
         units = Units(tuple(state["means"]), state["scale"], dtype=_DTYPES[state["dtype"]])
-        classes = np.array(state["classes"], dtype=np.dtype(state["kind"]))
+        classes = np.array(json.loads(state["classes"]), dtype=np.dtype(state["kind"]))
         shape, marginals = tuple(units.means[0].shape), int(state["marginals"])
         shapes = JudgeShapes((shape,) * marginals, len(classes))
         network = (judges or _builder(state["judges"]))(shapes, torch.Generator())
@@ -124,10 +126,22 @@ def _builder(spec: dict[str, Any]) -> JudgeBuilder:
     return kinds[spec["name"]](**sizes)
 
 
-def _in_chunks(X: Any) -> Iterator[Any]:
-    """Arrays some rows at a time, so that memory does not grow with their number; anything else whole."""
-    if not (isinstance(X, np.ndarray | Tensor) and len(X.shape) > 1 and len(X) > _CHUNK):
-        yield X
+def _in_chunks(X: Any, shape: Shape) -> Iterator[Tensor]:
+    """Samples of anything that has rows, some at a time, so that memory does not grow with their number."""
+    found = (X.values, X.scale) if isinstance(X, Rows) else None if isinstance(X, list | tuple) else rows_in(X, "X")
+    if found is None:
+        yield from torch.split(as_points(X, shape, "X"), _CHUNK)
         return
-    for start in range(0, len(X), _CHUNK):
-        yield X[start : start + _CHUNK]
+    values, scale = found
+    check_real(values, "X")
+    if not isinstance(values, Items) and values.ndim == 1 and shape == (1,):
+        values = values[:, None]
+    rows = Rows(values, name="X", scale=scale)
+    if rows.shape != shape:
+        raise InvalidArgument(f"X must have samples of shape {shape}, and has {rows.shape}. One sample is [x].")
+    for start in range(0, len(rows), _CHUNK):
+        part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
+        bad = (~torch.isfinite(part.flatten(1)).all(1)).nonzero()
+        if len(bad):
+            raise InvalidArgument(f"row {start + int(bad[0])} of X has a number that is not finite.")
+        yield part

@@ -67,8 +67,8 @@ class Divergence:
         )
         raise Diverged(
             f"training diverged: the {player}'s loss or gradient was not finite at step {step}. {where} "
-            "Try a smaller learning rate (preset=presets.default(learning_rate=…), of EntropicSPOT "
-            "presets.entropic(learning_rate=…)), and check that the cost is finite and has a gradient everywhere.",
+            "Try a smaller learning rate (preset=presets.default(learning_rate=…), of EntropicSPOT presets.entropic, "
+            "of DASPOT presets.adaptation instead), and check that the cost is finite and has a gradient everywhere.",
             step,
         )
 
