@@ -10,8 +10,6 @@ from torchspot.cli.adaptation import read_labels
 from torchspot.errors import InvalidArgument
 from torchspot_paper.tabular import domains
 
-UNDONE = pytest.mark.filterwarnings("ignore:some classes seem to be absent")
-
 
 @pytest.fixture
 def files(tmp_path):
@@ -52,6 +50,12 @@ def test_adapt_and_predict(files):
         (("adapt", "source.parquet", "short.npy", "target.npy", "--out", "run"), "1000 source rows and 3 labels"),
         (("adapt", "source.parquet", "labels.csv", "wide.npy", "--out", "run"), r"target samples \(3,\)"),
         (("adapt", "source.parquet", "labels.csv", "target.npy", "--out", "run", "--preset", "x"), "no preset 'x'"),
+        (
+            ("adapt", "source.parquet", "labels.csv", "turned.csv", "--out", "run"),
+            "has the columns b, a, and the source a, b",
+        ),
+        (("adapt", "source.parquet", "gap.csv", "target.npy", "--out", "run"), "label of row 1 is missing"),
+        (("predict", "begun", "target.npy", "--out", "labels.csv"), "has not ended"),
         (("predict", "run", "target.npy", "--out", "labels.txt"), "no file type of --out '.txt'"),
         (("predict", "run", "target.npy", "--out", "labels.csv"), "there is no file"),
     ],
@@ -61,6 +65,10 @@ def test_bad_input_is_named(files, arguments, message, monkeypatch):
     monkeypatch.chdir(folder)
     np.save("short.npy", np.arange(3))
     np.save("wide.npy", np.zeros((5, 3)))
+    pd.read_parquet("source.parquet")[["b", "a"]].to_csv("turned.csv", index=False)
+    pd.DataFrame({"label": ["x", None, *["y"] * 998]}).to_csv("gap.csv", index=False)
+    (folder / "begun").mkdir()
+    (folder / "begun" / "run.json").write_text("{}")
     with pytest.raises(InvalidArgument, match=message):
         CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 

@@ -2,6 +2,7 @@
 
 __all__ = ["adapt", "predict", "read_labels"]
 
+import json
 import shlex
 import sys
 import time
@@ -20,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchspot import storage
-from torchspot.cli.folders import claim
+from torchspot.cli.folders import RECORD, claim
 from torchspot.cli.options import choice
 from torchspot.cli.pictures import opened, points_at
 from torchspot.cli.runs import recorded_size
@@ -29,7 +30,7 @@ from torchspot.errors import InvalidArgument
 from torchspot.estimators import DASPOT, presets
 from torchspot.networks.convolutional import are_pictures
 from torchspot.objectives.teacher import SOURCE, TARGET
-from torchspot.plans.classifier import load_classifier
+from torchspot.plans.classifier import classifier_file, load_classifier
 from torchspot.plots import plot_labels, plot_sheet, unit_range
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
@@ -75,6 +76,8 @@ def adapt(
         "preset": preset,
         "size": size,
     }
+    columns = _check_columns(_names(source), target)
+    options |= {"columns": columns} if columns else {}
     recipe = choice("preset", preset, _PRESETS)()
     known = read_labels(labels)
     claim(out, options, resume)
@@ -105,6 +108,10 @@ def predict(
     Example: [bold]torchspot predict runs/new more.parquet --out labels.csv[/bold]
     """
     write = choice("file type of --out", out.suffix.lower(), _WRITERS)
+    if (run / RECORD).exists():
+        if not classifier_file(run).exists():
+            raise InvalidArgument(f"the run in {run} has not ended: go on with torchspot adapt … --out {run} --resume.")
+        _check_columns(json.loads((run / RECORD).read_text()).get("columns") or [], samples)
     classifier = load_classifier(run).of_domain(SOURCE if as_source else TARGET)
     probability = classifier.predict_proba(points_at(samples, *recorded_size(run)))
     said = classifier.classes[probability.argmax(1)]
@@ -125,7 +132,8 @@ def read_labels(file: Path) -> np.ndarray:
             case ".npz":
                 return _only(dict(np.load(file, allow_pickle=False)), file)
             case ".csv":
-                return _column(pa_csv.read_csv(file), file)
+                gaps = pa_csv.ConvertOptions(strings_can_be_null=True)
+                return _column(pa_csv.read_csv(file, convert_options=gaps), file)
             case ".parquet":
                 return _column(pq.read_table(file), file)
     except (OSError, ValueError, pa.ArrowInvalid) as error:
@@ -133,6 +141,28 @@ def read_labels(file: Path) -> np.ndarray:
             raise
         raise InvalidArgument(f"the labels in {file} cannot be read ({error}).") from error
     raise InvalidArgument(f"labels are read from {_LABEL_FILES}, and {file.name} is none of them.")
+
+
+def _names(file: Path) -> list[str]:
+    """Of columns, where a file has names for them."""
+    match file.suffix.lower() if file.is_file() else "":
+        case ".csv":
+            with pa_csv.open_csv(file) as stream:
+                return list(stream.schema.names)
+        case ".parquet":
+            return list(pq.read_schema(file).names)
+    return []
+
+
+def _check_columns(known: list[str], file: Path) -> list[str]:
+    """The names, if the file has the same in the same order, or none."""
+    names = _names(file)
+    if known and names and known != names:
+        raise InvalidArgument(
+            f"{file} has the columns {', '.join(names)}, and the source {', '.join(known)}. Columns go by their place: "
+            "give both the same ones in the same order."
+        )
+    return known
 
 
 def _column(table: pa.Table, file: Path) -> np.ndarray:

@@ -167,8 +167,9 @@ def _warn_conflict(share: float | None) -> None:
         warnings.warn(
             f"{share:.0%} of target samples lie beside source samples that have another label than is predicted for "
             "them. DASPOT takes the domains to be moved against each other. Where equal samples have equal labels in "
-            "both, and only some are more frequent (covariate shift), it makes things worse: use "
-            "source_classifier_.predict(X) then (torchspot predict … --as-source).",
+            "both, and only some are more frequent (covariate shift), it makes things worse, and "
+            "source_classifier_.predict(X) (torchspot predict … --as-source) is the better one. Label a few target "
+            "samples yourself to see which it is.",
             stacklevel=3,
         )
 
