@@ -1,11 +1,11 @@
 """The methods of table 1 on one task: how each is trained, watched on the way, and judged."""
 
-__all__ = ["METHODS", "Fitted", "Watched", "fitted"]
+__all__ = ["METHODS", "Fitted", "Watched", "curves_of", "fitted"]
 
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -84,6 +84,15 @@ class Fitted:
     def last(self) -> float:
         """The accuracy of the last iterate."""
         return self.watched.accuracy[-1]
+
+
+def curves_of(runs: Sequence[Fitted]) -> dict[str, list[float]]:
+    """What was noted on the way, by seed."""
+    return {
+        f"{name} {seed}": list(getattr(run.watched, name))
+        for seed, run in enumerate(runs)
+        for name in ("steps", "seconds", "accuracy")
+    }
 
 
 def accuracy(classifier: Any, task: AdaptationTask) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchspot_paper.adaptation_figures import draw_accuracies
-from torchspot_paper.adaptations import fitted
+from torchspot_paper.adaptations import curves_of, fitted
 from torchspot_paper.datasets import data_folder
 from torchspot_paper.domains import made_task, real_task
 from torchspot_paper.recipe import Call, Outcome, Rows
@@ -49,13 +49,10 @@ def run(call: Call, setting: Setting) -> list[Outcome]:
     if all(seconds is not None for seconds in reached):
         known = [seconds for seconds in reached if seconds is not None]
         metrics |= {"seconds_to_95": statistics.fmean(known), "seconds_to_95_worst_seed": max(known)}
-    curves = {
-        f"{name} {seed}": list(getattr(run.watched, name))
-        for seed, run in enumerate(runs)
-        for name in ("steps", "seconds", "accuracy")
-    }
     published = {"seconds_to_95": PUBLISHED[setting.method]} if setting.method in PUBLISHED else {}
-    return [Outcome(facts, metrics, len(runs), statistics.fmean(run.seconds for run in runs), published, curves)]
+    return [
+        Outcome(facts, metrics, len(runs), statistics.fmean(run.seconds for run in runs), published, curves_of(runs))
+    ]
 
 
 def draw(rows: Rows, file: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchspot_paper.adaptation_figures import draw_accuracies, write_embeddings, write_pairs
-from torchspot_paper.adaptations import RECIPES, Fitted, fitted
+from torchspot_paper.adaptations import RECIPES, Fitted, curves_of, fitted
 from torchspot_paper.datasets import data_folder
 from torchspot_paper.domains import OTHER_SPLITS, PAPER_TASKS, AdaptationTask, made_task, real_task
 from torchspot_paper.recipe import Call, Outcome, Rows
@@ -88,14 +88,9 @@ def run(call: Call, setting: Setting) -> list[Outcome]:
         metrics["seconds_to_95"] = statistics.fmean(reached)
     known = PUBLISHED.get(("daspot" if setting.method.startswith("daspot") else setting.method, setting.task))
     published = {} if known is None or setting.preset not in _COMPARED else {"accuracy_last": known}
-    curves = {
-        f"{name} {seed}": list(getattr(run.watched, name))
-        for seed, run in enumerate(runs)
-        for name in ("steps", "seconds", "accuracy")
-    }
     seconds = statistics.fmean(run.seconds for run in runs)
     facts["steps"] = runs[0].watched.steps[-1]
-    return [Outcome(facts, metrics, len(runs), seconds, published, curves)]
+    return [Outcome(facts, metrics, len(runs), seconds, published, curves_of(runs))]
 
 
 _COMPARED = ("default", "paper", "reference")

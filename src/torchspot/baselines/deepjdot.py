@@ -5,16 +5,14 @@ __all__ = ["DeepJDOT", "of_embeddings", "of_samples"]
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from torchspot.baselines.supervised import ClassifierFit, Supervised
 from torchspot.data.labelled import BalancedRows
-from torchspot.errors import InvalidArgument, NotFitted
+from torchspot.errors import InvalidArgument
 from torchspot.exact import by_pot
 from torchspot.latents import uniform
 from torchspot.networks.augmentation import Change, Unchanged
@@ -22,7 +20,7 @@ from torchspot.networks.judges import JudgeBuilder, Judges
 from torchspot.objectives.adaptation import Labelled
 from torchspot.objectives.domains import Domains, open_domains
 from torchspot.objectives.teacher import SOURCE, TARGET
-from torchspot.plans.classifier import Classifier
+from torchspot.plans.classifier import Labeller
 from torchspot.random import Key
 from torchspot.training.engine import Eager
 from torchspot.training.optimizers import Adam
@@ -43,7 +41,7 @@ def of_samples(u: Tensor, h: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch
     return u.flatten(1)
 
 
-class DeepJDOT(ClassifierMixin, BaseEstimator):
+class DeepJDOT(Labeller):
     """min over D and couplings γ of batches: E ℰ(D(x), v) + Σ γ_ij (α ‖g(x_i) − g(y_j)‖² + λ ‖v_i − D(y_j)‖²).
 
     γ is the exact optimal coupling of each pair of batches, by POT on the host, with the source drawn class by class;
@@ -132,14 +130,6 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
         self.classifier_ = run.classifier()
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The label of each target sample."""
-        return self._fitted().predict(X)
-
-    def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:
-        """The probability of each label, in the order of `classes_`."""
-        return self._fitted().predict_proba(X)
-
     def _loss(self, judges: Judges, domains: Domains) -> Callable[[tuple[Tensor, ...]], Float[Tensor, ""]]:
         def loss(batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
             x, v = Labelled.parted(batch[0], domains.shape)
@@ -164,8 +154,3 @@ class DeepJDOT(ClassifierMixin, BaseEstimator):
         alike = torch.cdist(labels, scores.softmax(1)).square()
         matrix = self.feature_weight * near + self.label_weight * alike
         return by_pot(matrix.double().cpu()).to(v.device)
-
-    def _fitted(self) -> Classifier:
-        if not hasattr(self, "classifier_"):
-            raise NotFitted("this DeepJDOT has learned nothing yet. Call fit(Xs, ys, Xt) first.")
-        return self.classifier_

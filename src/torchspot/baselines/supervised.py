@@ -5,22 +5,20 @@ __all__ = ["ClassifierFit", "Supervised", "built_judges"]
 import copy
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-import numpy as np
 from jaxtyping import Float
-from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from torchspot.errors import InvalidArgument, NotFitted
+from torchspot.errors import InvalidArgument
 from torchspot.latents import uniform
 from torchspot.networks.augmentation import Change, Unchanged
 from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, usual_judges
 from torchspot.objectives.adaptation import Labelled
 from torchspot.objectives.domains import Domains, open_domains
 from torchspot.objectives.teacher import SOURCE, Teacher
-from torchspot.plans.classifier import Classifier
+from torchspot.plans.classifier import Classifier, Labeller
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Divergence, History
 from torchspot.training.engine import choose_engine
@@ -58,7 +56,7 @@ class ClassifierFit:
         return Classifier(judges, self.domains.units, self.domains.labels.classes, self._marginal)
 
 
-class Supervised(ClassifierMixin, BaseEstimator):
+class Supervised(Labeller):
     """Learns from samples and their labels, and knows of no other domain.
 
     Args:
@@ -74,6 +72,8 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     After `fit`: `classes_`, `classifier_` (the average), `judges_` (the last iterate) and `history_`.
     """
+
+    how: ClassVar[str] = "fit(X, y)"
 
     def __init__(
         self,
@@ -130,19 +130,6 @@ class Supervised(ClassifierMixin, BaseEstimator):
         player = Player("classifier", (judges, run.average), optimizer, draw, loss, after_step=run.after_step)
         run.go(player, self.steps, engine, self.callbacks)
         return run
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The label of each sample."""
-        return self._fitted().predict(X)
-
-    def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:
-        """The probability of each label, in the order of `classes_`."""
-        return self._fitted().predict_proba(X)
-
-    def _fitted(self) -> Classifier:
-        if not hasattr(self, "classifier_"):
-            raise NotFitted("this Supervised has learned nothing yet. Call fit(X, y) first.")
-        return self.classifier_
 
 
 def built_judges(builder: JudgeBuilder | None, domains: Domains, seed: int) -> Judges:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float
-from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor, nn
 
-from torchspot.errors import Diverged, InvalidArgument, NotFitted
+from torchspot.errors import Diverged, InvalidArgument
 from torchspot.estimators.adaptation_run import AdaptationRun
 from torchspot.estimators.adapting import AdaptationPreset
 from torchspot.estimators.networks import Builder
@@ -21,7 +20,7 @@ from torchspot.latents import Latent
 from torchspot.networks.judges import JudgeBuilder, Judges
 from torchspot.objectives.teacher import SOURCE, TARGET
 from torchspot.plans import PushforwardPlan
-from torchspot.plans.classifier import Classifier
+from torchspot.plans.classifier import Labeller
 from torchspot.types import Callback, Engine
 
 Shares = Float[np.ndarray, " classes"]
@@ -42,7 +41,7 @@ class LabelledPairs(NamedTuple):
     labels: np.ndarray
 
 
-class DASPOT(ClassifierMixin, BaseEstimator):
+class DASPOT(Labeller):
     """Learns to classify a target domain from a labelled source and unlabelled target samples.
 
     A generator learns pairs of a source and a target sample that belong together: near each other for the embedding
@@ -124,14 +123,6 @@ class DASPOT(ClassifierMixin, BaseEstimator):
         _warn_conflict(self.conflict_)
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The label of each target sample."""
-        return self._fitted().predict(X)
-
-    def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:
-        """The probability of each label, in the order of `classes_`."""
-        return self._fitted().predict_proba(X)
-
     def embed(self, X: Any, *, domain: str = "target") -> Float[np.ndarray, "rows dim"]:
         """D_e: the features by which samples of a domain ("source" or "target") are classified."""
         if domain not in _DOMAINS:
@@ -143,11 +134,6 @@ class DASPOT(ClassifierMixin, BaseEstimator):
         fitted = self._fitted()
         x, y = self.plan_.sample(n, seed)
         return LabelledPairs(x, y, fitted.of_domain(SOURCE).predict(x))
-
-    def _fitted(self) -> Classifier:
-        if not hasattr(self, "classifier_"):
-            raise NotFitted("this DASPOT has learned nothing yet. Call fit(Xs, ys, Xt) first.")
-        return self.classifier_
 
     def _keep(self, run: AdaptationRun) -> None:
         self.classes_ = run.domains.labels.classes

@@ -1,16 +1,17 @@
 """A fitted classifier: labels for samples of one domain, and the features by which it decides."""
 
-__all__ = ["Classifier", "classifier_file", "load_classifier"]
+__all__ = ["Classifier", "Labeller", "classifier_file", "load_classifier"]
 
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
 from torchspot import storage
@@ -18,7 +19,7 @@ from torchspot.data.arrays import Rows
 from torchspot.data.loaders import Items
 from torchspot.data.points import as_points
 from torchspot.data.sources import check_real, rows_in
-from torchspot.errors import CorruptFile, InvalidArgument
+from torchspot.errors import CorruptFile, InvalidArgument, NotFitted
 from torchspot.networks.generators import Units
 from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, mlp_judges, picture_judges
 from torchspot.types import Shape, Values
@@ -26,6 +27,26 @@ from torchspot.types import Shape, Values
 _CHUNK, _LARGEST, _SAID = 1000, 1 << 16, 500
 _KIND, _VERSION = "classifier", 1
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Labeller(ClassifierMixin, BaseEstimator):
+    """What estimators share that have a `classifier_` after `fit`."""
+
+    how: ClassVar[str] = "fit(Xs, ys, Xt)"
+    """How it is fitted, for those who forgot."""
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label of each sample."""
+        return self._fitted().predict(X)
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:
+        """The probability of each label, in the order of `classes_`."""
+        return self._fitted().predict_proba(X)
+
+    def _fitted(self) -> "Classifier":
+        if not hasattr(self, "classifier_"):
+            raise NotFitted(f"this {type(self).__name__} has learned nothing yet. Call {self.how} first.")
+        return self.classifier_
 
 
 @dataclass(frozen=True)
