@@ -40,8 +40,8 @@ from torchspot_paper.problems import Points
 Rows = Sequence[dict[str, Any]]
 """As they are stored."""
 
-Run = Callable[["Call", Any], list["Outcome"]]
-"""One setting of an experiment."""
+Run = Callable[["Call", Any], Iterable["Outcome"]]
+"""One setting of an experiment; a later outcome of the same setting takes the place of an earlier one."""
 
 LONGER: dict[str, Any] = {"width": 128, "batch_size": 2048, "steps": 20_000}
 """For laws in several pieces, which a wider network cuts apart more sharply."""
@@ -139,20 +139,18 @@ class Call:
         failed = []
         for setting, result in (self._one_by_one if self.jobs == 1 else self._side_by_side)(run, settings):
             try:
-                outcomes = result()
+                yield from result()
             except Exception as error:
                 error.add_note(f"This was the setting {setting}.")
                 failed.append(error)
-            else:
-                yield from outcomes
         if failed:
             raise ExceptionGroup(f"{len(failed)} of {len(settings)} settings failed; the others are stored.", failed)
 
-    def _one_by_one(self, run: Run, settings: Sequence[Any]) -> Iterator[tuple[Any, Callable[[], list[Outcome]]]]:
+    def _one_by_one(self, run: Run, settings: Sequence[Any]) -> Iterator[tuple[Any, Callable[[], Iterable[Outcome]]]]:
         for setting in settings:
             yield setting, partial(run, self, setting)
 
-    def _side_by_side(self, run: Run, settings: Sequence[Any]) -> Iterator[tuple[Any, Callable[[], list[Outcome]]]]:
+    def _side_by_side(self, run: Run, settings: Sequence[Any]) -> Iterator[tuple[Any, Callable[[], Iterable[Outcome]]]]:
         with ProcessPoolExecutor(self.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
             alone = replace(self, jobs=1)
             running = {pool.submit(_with_one_thread, run, alone, setting): setting for setting in settings}
@@ -279,4 +277,4 @@ def _identity(row: dict[str, Any]) -> str:
 
 def _with_one_thread(run: Run, call: Call, setting: Any) -> list[Outcome]:
     torch.set_num_threads(1)
-    return run(call, setting)
+    return list(run(call, setting))

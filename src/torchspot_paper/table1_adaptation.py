@@ -3,6 +3,7 @@
 __all__ = ["draw", "run", "settings"]
 
 import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,18 @@ def settings(quick: bool) -> list[Setting]:
     return [*every, *(parts[:1] if quick else parts), *(Setting(task, "daspot") for task in OTHER_SPLITS if not quick)]
 
 
-def run(call: Call, setting: Setting) -> list[Outcome]:
-    """Trains with several seeds and judges each by the target's test pictures, at the end and on the way."""
+def run(call: Call, setting: Setting) -> Iterator[Outcome]:
+    """Trains with several seeds and judges each by the target's test pictures; tells how it stands after each."""
     task = made_task(setting.task) if call.quick else real_task(setting.task, data_folder(call.data))
     meant = RUNS.get(setting.method, 1) if setting.preset in ("default", "changed") else 1
-    runs = [fitted(call, task, setting.method, setting.preset, seed) for seed in range(call.runs(meant, quick=1))]
+    runs: list[Fitted] = []
+    for seed in range(count := call.runs(meant, quick=1)):
+        runs.append(fitted(call, task, setting.method, setting.preset, seed))
+        yield _outcome(setting, runs, ended=len(runs) == count)
     _write_pictures(call, setting, task, runs[0])
+
+
+def _outcome(setting: Setting, runs: Sequence[Fitted], *, ended: bool) -> Outcome:
     facts: dict[str, Any] = {"task": setting.task, "method": setting.method, "preset": setting.preset}
     last = [run.last for run in runs]
     metrics = {
@@ -84,13 +91,13 @@ def run(call: Call, setting: Setting) -> list[Outcome]:
         "accuracy_best_on_test": statistics.fmean(max(run.watched.accuracy) for run in runs),
     }
     reached = [seconds for run in runs if (seconds := run.watched.seconds_to(LEVEL)) is not None]
-    if len(reached) == len(runs):
+    if ended and len(reached) == len(runs):
         metrics["seconds_to_95"] = statistics.fmean(reached)
     known = PUBLISHED.get(("daspot" if setting.method.startswith("daspot") else setting.method, setting.task))
     published = {} if known is None or setting.preset not in _COMPARED else {"accuracy_last": known}
     seconds = statistics.fmean(run.seconds for run in runs)
     facts["steps"] = runs[0].watched.steps[-1]
-    return [Outcome(facts, metrics, len(runs), seconds, published, curves_of(runs))]
+    return Outcome(facts, metrics, len(runs), seconds, published, curves_of(runs))
 
 
 _COMPARED = ("default", "paper", "reference")
