@@ -78,9 +78,9 @@ def test_kernels_are_aligned_and_what_lies_between_stays_zero():
 
 
 def test_kernels_have_their_channels_last_and_step_as_in_torch():
-    mine, theirs = (nn.Sequential(nn.Conv2d(3, 4, (2, 3)), nn.ConvTranspose2d(4, 5, 3)) for _ in range(2))
+    mine, theirs = (nn.Sequential(nn.Conv2d(3, 4, (2, 3)), nn.ConvTranspose2d(4, 5, 3)).double() for _ in range(2))
     theirs.load_state_dict(mine.state_dict())
-    x = torch.randn(2, 3, 6, 7)
+    x = torch.randn(2, 3, 6, 7).double()
     flat, rule, torchs = FlatParameters([mine]), Adam(0.1), torch.optim.Adam(theirs.parameters(), 0.1)
     assert all(p.is_contiguous(memory_format=torch.channels_last) for p in mine.parameters() if p.ndim == 4)
     memory, numbers = rule.init(flat.vector), rule.numbers(torch.arange(2.0), torch.zeros(2))
