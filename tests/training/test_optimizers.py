@@ -83,7 +83,7 @@ def test_kernels_have_their_channels_last_and_step_as_in_torch():
     x = torch.randn(2, 3, 6, 7).double()
     flat, rule, torchs = FlatParameters([mine]), Adam(0.1), torch.optim.Adam(theirs.parameters(), 0.1)
     assert all(p.is_contiguous(memory_format=torch.channels_last) for p in mine.parameters() if p.ndim == 4)
-    memory, numbers = rule.init(flat.vector), rule.numbers(torch.arange(2.0), torch.zeros(2))
+    memory, numbers = rule.init(flat.vector), rule.numbers(torch.arange(2.0).double(), torch.zeros(2).double())
     for t in range(2):
         rule.move(flat.vector, flat.gradient(mine(x).square().mean()), memory, numbers[t])
         torchs.zero_grad()
