@@ -16,6 +16,7 @@ from torchspot_paper.domains import AdaptationTask
 from torchspot_paper.recipe import Rows
 
 _SHOWN, _PAIRS, _COLUMNS = 500, 40, 10
+_ACROSS, _SHADES = 3, 20
 
 
 def draw_accuracies(rows: Rows, file: Path) -> None:
@@ -23,22 +24,28 @@ def draw_accuracies(rows: Rows, file: Path) -> None:
     shown = [row for row in rows if not row["setting"]["preset"].startswith("without")]
     rows = shown or rows
     tasks = sorted({row["setting"]["task"] for row in rows})
-    labels = sorted({_label(row["setting"]) for row in rows})
-    colours = {label: f"C{k}" for k, label in enumerate(labels)}
-    figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.4), layout="constrained", squeeze=False)
-    for axis, task in zip(axes[0], tasks, strict=True):
+    labels = sorted({_label(row["setting"]) for row in rows}, key=lambda label: (label != "daspot", label))
+    shades = plt.get_cmap("tab20", _SHADES)
+    colours = {label: shades((k % 10) * 2 + k // 10) for k, label in enumerate(labels)}
+    columns = min(len(tasks), _ACROSS)
+    down = -(-len(tasks) // columns)
+    size = (4 * columns, 3 * down + 0.5)
+    figure, axes = plt.subplots(down, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[len(tasks) :]:
+        axis.axis("off")
+    for axis, task in zip(axes.flat, tasks, strict=False):
         for row in (row for row in rows if row["setting"]["task"] == task):
             _band(axis, row, colours[_label(row["setting"])])
         axis.set(title=task, xlabel="seconds", xscale="log", ylim=(0.4, 1.0))
         axis.axhline(0.95, color="grey", linewidth=0.5)
-    axes[0][0].set_ylabel("accuracy on target test pictures")
+    figure.supylabel("accuracy on target test pictures", fontsize=10)
     lines = [Line2D([], [], color=colours[label], label=label) for label in labels]
-    figure.legend(handles=lines, fontsize=7, loc="outside lower center", ncols=len(labels))
+    figure.legend(handles=lines, fontsize=7, loc="outside lower center", ncols=2 * columns)
     figure.savefig(file, dpi=110)
     plt.close(figure)
 
 
-def _band(axis: Any, row: dict[str, Any], colour: str) -> None:
+def _band(axis: Any, row: dict[str, Any], colour: Any) -> None:
     """One method: seeds log at the same steps, so that their k-th logs belong together, as far as all of them went."""
     seeds = [name.split()[1] for name in row if name.startswith("accuracy ")]
     shortest = min(len(row[f"accuracy {seed}"]) for seed in seeds)

@@ -184,8 +184,9 @@ _SECTIONS = {
         "between MNIST and USPS. `oracle` knows the labels of the target's training pictures, and sees them "
         "unchanged. The recipe was chosen in about 30 trials by accuracies on these test pictures (seed 0; the final "
         "runs have seeds 0 to 2). Seconds are those of up to twelve runs at a time on one GPU. Published numbers of "
-        "DASPOT are the best on test pictures of one run. Rows of commit a98fe2b (all but those of d2a7d44) "
-        "are of code before the alignment of classes faded and before DeepJDOT started from the source in full.",
+        "DASPOT are the best on test pictures of one run. `daspot-paper` and `daspot-reference` are cut short, at the "
+        "steps that the table gives (the paper has 400 000, the authors' scripts 40 000). The third seed of "
+        "`daspot` on SVHN loses part of a class to others.",
         table1_adaptation.draw,
         True,
         adaptation_tables.table1,
