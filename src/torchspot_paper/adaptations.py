@@ -181,9 +181,8 @@ def _reference(order: _Order) -> Trained:
 def _cogan(order: _Order) -> Trained:
     """CoGAN's way: generators and judges share layers, one of the judges' heads is a classifier; no cost, no pairs."""
     parts = Parts(critic=1.0, source=1.0, cost=0.0)
-    recipe = replace(
-        presets.adaptation(), parts=parts, change=Unchanged(), learning_rate=2e-4, judge_learning_rate=2e-4
-    )
+    usual = replace(presets.adaptation(), learning_rate=2e-4, judge_learning_rate=2e-4)
+    recipe = replace(usual, parts=parts, change=Unchanged(), balanced=False)
     return _trained_daspot(order, preset=recipe, generator=tied(32, 1), **order.sizes(steps=8000))
 
 
@@ -263,6 +262,7 @@ RECIPES: dict[str, Callable[[AdaptationPreset], AdaptationPreset]] = {
     "without cost": _without(cost=0.0),
     "without teacher": _without(teaching=None),
     "without alignment": _teaching(alignment=0.0),
+    "without balance": lambda recipe: replace(recipe, balanced=False),
     "without changes": lambda recipe: replace(recipe, change=Unchanged()),
     "without recolouring": lambda recipe: replace(recipe, change=Distortion(gain=0.0, level=0.0, negative=False)),
 }

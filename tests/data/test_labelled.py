@@ -70,6 +70,16 @@ def test_balanced_draws_have_every_class_equally_often_and_reach_every_row():
     assert len(drawn[:, 0].unique()) == 40
 
 
+def test_balanced_draws_keep_weights_within_a_class():
+    weights = np.array([0.0, 3.0, 1.0, 0.0, 2.0, 0.0, 0.0, 5.0])
+    labelled = LabelledRows(Rows(np.arange(8.0)[:, None], weights=weights), np.array([0, 0, 0, 1, 1, 2, 2, 3]))
+    drawn = BalancedRows(labelled, 4).draw(30_000, torch.Generator().manual_seed(0))
+    shares = drawn[:, 0].long().bincount(minlength=8).double() / len(drawn)
+    expected = torch.tensor([0, 0.75, 0.25, 0, 1, 0, 0, 1], dtype=torch.float64) / 3  # class 2 has no weight at all
+    torch.testing.assert_close(shares, expected, atol=0.01, rtol=0)
+    assert (shares[expected == 0] == 0).all()
+
+
 def test_bytes_become_numbers():
     labelled = LabelledRows(Rows(np.full((4, 2), 200, np.uint8)), np.array([0, 300, 1, 2]))
     assert labelled.take(torch.tensor([1])).tolist() == [[200.0, 200.0, 300.0]]

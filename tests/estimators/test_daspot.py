@@ -14,6 +14,7 @@ from torchspot.baselines import DeepJDOT, Supervised
 from torchspot.baselines.deepjdot import of_samples
 from torchspot.errors import CorruptFile, InvalidArgument, NotFitted
 from torchspot.networks.augmentation import Distortion
+from torchspot.networks.generators import separate
 from torchspot.networks.judges import picture_judges
 from torchspot.networks.tied import tied
 from torchspot.networks.translated import translated
@@ -125,7 +126,7 @@ def test_bad_options_are_named():
         DASPOT(steps=0).fit(X, y, X)
     recipe = replace(presets.adaptation(), parts=replace(presets.adaptation().parts, translation=Translation()))
     with pytest.raises(InvalidArgument, match="needs a generator with `translate`"):
-        DASPOT(steps=2, preset=recipe).fit(X, y, X)
+        DASPOT(steps=2, preset=recipe, generator=separate(8, 2)).fit(X, y, X)
     with pytest.raises(InvalidArgument, match="teacher must be at least 0 and below 1"):
         replace(presets.adaptation(), teacher=1.0)
 

@@ -10,6 +10,7 @@ from torchspot.networks.convolutional import pictures
 from torchspot.networks.generators import Shapes, separate
 from torchspot.networks.judges import DomainNorm, Group, JudgeShapes, mlp_judges, picture_judges
 from torchspot.networks.lipschitz import SpectralNorm
+from torchspot.networks.specification import from_spec, to_spec
 from torchspot.networks.translated import translated
 from torchspot_paper.networks import cnn_judges
 
@@ -114,6 +115,24 @@ def test_a_translation_starts_near_the_identity_and_can_be_learned(first, shape)
     (y * torch.randn_like(y)).sum().backward()
     last = list(generator.change.parameters())[-2]
     assert last.grad.abs().sum() > 0
+
+
+def test_a_translation_starts_at_the_map_it_is_given_and_can_be_written():
+    matrix = torch.randn(3, 3, generator=rng())
+    shapes = Shapes(5, ((3,), (3,)))
+    generator = translated(separate(8, 2), 8, matrix)(shapes, rng())
+    x, y = generator(torch.randn(6, 5))
+    torch.testing.assert_close(y, x @ matrix.T)
+    again = from_spec(to_spec(generator), shapes)
+    again.load_state_dict(generator.state_dict(), assign=True)
+    torch.testing.assert_close(again.translate(x), y)
+    with pytest.raises(ValueError, match="to another shape"):
+        from_spec(to_spec(generator), Shapes(5, ((3,), (2,))))
+
+
+def test_translated_vectors_pass_through_the_first_layers_of_the_target():
+    judges = mlp_judges(8, 2)(JudgeShapes(((2,),) * 3, 4), rng())
+    assert judges.first[2] is judges.first[1] and judges.first[1] is not judges.first[0]
 
 
 def test_adversaries_take_maps_and_vectors():

@@ -1,8 +1,11 @@
 """DASPOT's losses against what the formulas give by hand; the teacher; parts that wait for their time."""
 
 import copy
+import math
 from dataclasses import replace
 
+import numpy as np
+import ot
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, softplus
@@ -17,9 +20,9 @@ from torchspot.networks.translated import translated
 from torchspot.objectives.adaptation import Adaptation
 from torchspot.objectives.adaptation_parts import DomainAdversary, PairRisk, Parts, SelfTraining, Translation
 from torchspot.objectives.adversarial import Logistic
-from torchspot.objectives.teacher import Clock, Teacher
+from torchspot.objectives.teacher import Alignment, Clock, Teacher
 
-SHARES = torch.tensor([0.2, 0.3, 0.5]).double()
+SHARES = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
 BATCH, SEPARATE = 12, separate(8, 2)
 
 
@@ -36,9 +39,9 @@ def game(parts, change=None, *, marginals=2, builder=SEPARATE):
             p.add_(0.3)
     adversaries = Adversaries([(8,), (8,)], rng(3)).double() if parts.adversary else None
     teacher = Teacher(judges, 0.9, looks=parts.teaching is not None)
-    clock = Clock(10, SHARES).double()
+    clock, alignment = Clock(10).double(), Alignment(SHARES)
     made = InDataUnits(network, units.double())
-    return Adaptation(made, judges, teacher, clock, adversaries, parts, Logistic(), change or Unchanged(), SHARES)
+    return Adaptation(made, judges, teacher, clock, alignment, adversaries, parts, Logistic(), change or Unchanged())
 
 
 def batch(changes=1):
@@ -68,13 +71,15 @@ def test_losses_are_those_of_the_formulas():
     torch.testing.assert_close(g.generator_loss((batch()[0], batch()[3][:, :1])), 2.5 * pull + 0.11 * cost)
 
 
-def test_the_ground_cost_is_the_generators_alone():
+@pytest.mark.parametrize(("done", "weight"), [(0.0, 0.25), (0.4, 0.15), (1.0, 0.0)])
+def test_the_ground_cost_is_the_generators_alone_and_fades(done, weight):
     plain, grounded = game(Parts()), game(Parts(ground=0.25))
+    grounded.clock.done.fill_(done)
     z, _, _, numbers = batch()
     x, y = plain.generator.standardised(z)
-    apart = (x - y).square().sum(1).mean()
+    apart = (x - y).square().sum(1).mean() / 2
     torch.testing.assert_close(
-        grounded.generator_loss((z, numbers[:, :1])), plain.generator_loss((z, numbers[:, :1])) + 0.25 * apart
+        grounded.generator_loss((z, numbers[:, :1])), plain.generator_loss((z, numbers[:, :1])) + weight * apart
     )
     torch.testing.assert_close(grounded.judge_loss(batch()), plain.judge_loss(batch()))
 
@@ -132,12 +137,12 @@ def test_teaching_is_cross_entropy_to_sure_labels_of_the_teacher():
     each = cross_entropy(g.judges.last(hs[1]), label, reduction="none")
     expected = plain.judge_loss(batch()) + 2 * (each * (sure > 0.371)).mean()
     torch.testing.assert_close(g.judge_loss(batch()), expected)
-    torch.testing.assert_close(g.clock.shares, SHARES.lerp(said.mean(0), 0.01))
+    torch.testing.assert_close(g.alignment.potentials, 0.02 * 3 * (SHARES - said.mean(0)))
 
 
 def test_alignment_weighs_classes_and_fades():
     g = game(Parts(teaching=SelfTraining(1.0, confidence=0.0, alignment=1.0)))
-    g.clock.shares.copy_(torch.tensor([1e-12, 0.5, 0.5]).double())  # the teacher never says 0: it is to say it now
+    g.alignment.potentials.copy_(torch.tensor([2.3, -2.3, -2.3]).double())  # 0 counts a hundred times as much as others
     first = game(Parts()).judge_loss(batch())
     hs, _ = by_hand(g)
     zero = torch.zeros(BATCH, dtype=torch.long)
@@ -145,6 +150,25 @@ def test_alignment_weighs_classes_and_fades():
     g.clock.done.fill_(1.0)
     label = g.judges.last(hs[1]).argmax(1)
     torch.testing.assert_close(g.judge_loss(batch()), first + cross_entropy(g.judges.last(hs[1]), label))
+
+
+def test_aligned_labels_are_those_of_entropic_transport_to_the_wanted_frequencies():
+    said = torch.randn(64, 3, generator=rng(11)).double().softmax(1)
+    alignment = Alignment(SHARES)
+    for _ in range(3000):
+        alignment.follow(said)
+    plan = ot.sinkhorn(np.full(64, 1 / 64), SHARES.numpy(), -said.log().numpy(), reg=1.0)
+    np.testing.assert_allclose(alignment.weighed(said, 1.0).numpy() / 64, plan, atol=1e-6)
+    torch.testing.assert_close(alignment.weighed(said, 0.0), said)
+
+
+def test_no_class_counts_more_than_ten_times_as_much_for_its_absence():
+    said = torch.tensor([[0.6, 0.4, 0.0]]).double().expand(8, 3)
+    alignment = Alignment(SHARES)
+    for _ in range(3000):
+        alignment.follow(said)
+    assert alignment.potentials.abs().max() <= math.log(10) + 1e-12
+    assert alignment.weighed(said, 1.0).isfinite().all()
 
 
 def test_judges_see_changed_samples_and_both_ends_of_a_pair_changed_alike():

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from torchspot.baselines.supervised import ClassifierFit, Supervised
-from torchspot.data.labelled import BalancedRows
 from torchspot.errors import InvalidArgument
 from torchspot.exact import by_pot
 from torchspot.latents import uniform
@@ -114,10 +113,9 @@ class DeepJDOT(Labeller):
         judges = source.fit_to(domains).judges
         judges.take_for(TARGET, SOURCE)
         run = ClassifierFit(domains, judges, averaging=0.0, marginal=TARGET)
-        balanced = BalancedRows(domains.source, len(domains.labels.classes))
         data = domains.units.data_dtype
         streams = [
-            Stream(balanced, self.batch_size, data),
+            Stream(domains.balanced(), self.batch_size, data),
             Stream(domains.target, self.batch_size, data),
             Stream(uniform(self.change.dim), 2 * self.batch_size, engine.dtype),
         ]

@@ -75,20 +75,25 @@ class LabelledRows:
 
 
 class BalancedRows:
-    """Draws as many rows of each class as of any other."""
+    """Draws as many rows of each class as of any other; within a class as the rows are drawn (by weight, say)."""
 
     def __init__(self, rows: LabelledRows, classes: int) -> None:
         self.rows, self.device = rows, rows.device
-        self._order = torch.argsort(rows.codes, stable=True)
-        self._counts = torch.bincount(rows.codes, minlength=classes)
-        self._starts = self._counts.cumsum(0) - self._counts
+        codes = rows.codes.cpu().numpy()
+        order = np.argsort(codes, kind="stable")
+        until = np.cumsum(rows.rows.shares()[order])
+        ends = np.append(0.0, until)[np.searchsorted(codes[order], np.arange(classes), side="right")]
+        sizes = np.diff(ends, prepend=0.0)
+        seen = sizes > 0
+        tables = (order, until, ends[seen], sizes[seen])
+        self._order, self._until, self._ends, self._sizes = (torch.from_numpy(a).to(self.device) for a in tables)
 
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch numbers"]:
         """Samples with their labels, class after class in turn."""
-        k = torch.arange(size, device=self.device) % len(self._counts)
-        share = torch.rand(size, generator=generator, device=self.device)
-        within = (share * self._counts[k]).long().minimum(self._counts[k] - 1)
-        return self.rows.take(self._order[self._starts[k] + within])
+        k = torch.arange(size, device=self.device) % len(self._sizes)
+        above = torch.rand(size, generator=generator, device=self.device, dtype=torch.float64)
+        place = torch.searchsorted(self._until, self._ends[k] - above * self._sizes[k])
+        return self.rows.take(self._order[place])
 
 
 def _array(labels: Any) -> np.ndarray:

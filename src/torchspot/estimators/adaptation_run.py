@@ -1,12 +1,12 @@
 """One call of DASPOT's `fit` under way: data, networks and players, trained and measured."""
 
-__all__ = ["AdaptationRun"]
+__all__ = ["AdaptationRun", "Neighbourhood"]
 
 import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -25,10 +25,11 @@ from torchspot.networks.augmentation import Change, Distortion, Noise
 from torchspot.networks.convolutional import pictures
 from torchspot.networks.generators import InDataUnits, Shapes, around_affine, separate
 from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, usual_judges
+from torchspot.networks.translated import translated
 from torchspot.objectives.adaptation import Adaptation, Labelled
 from torchspot.objectives.adaptation_parts import DomainAdversary
 from torchspot.objectives.domains import Domains, open_domains
-from torchspot.objectives.teacher import SOURCE, TARGET, Clock, Teacher
+from torchspot.objectives.teacher import SOURCE, TARGET, Alignment, Clock, Teacher
 from torchspot.plans.classifier import Classifier
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Divergence, History
@@ -37,7 +38,7 @@ from torchspot.training.loop import Training, train
 from torchspot.training.players import Draw, Player, Stream
 from torchspot.types import Callback, Engine, Record
 
-_JUDGED, _COMPARED, _AT_ONCE = 4096, 2048, 512
+_JUDGED, _COMPARED = 4096, 2048
 
 
 class Adapter(Protocol):
@@ -52,6 +53,14 @@ class Adapter(Protocol):
     seed: int
     engine: Engine | None
     callbacks: Sequence[Callback]
+
+
+class Neighbourhood(NamedTuple):
+    """Shares of target samples beside a source sample: as near as 95 % of source samples have another one."""
+
+    beside: float
+    conflict: float
+    """And that source sample has another label than is predicted."""
 
 
 class AdaptationRun:
@@ -71,6 +80,7 @@ class AdaptationRun:
             raise InvalidArgument(f"DASPOT draws noise, such as latents.normal(8), and latent is {estimator.latent!r}.")
         if sizes.batch_size < 2:
             raise InvalidArgument("DASPOT needs batches of at least 2, and batch_size is 1.")
+        self._source = self.domains.balanced() if preset.balanced else self.domains.source
         self.objective = _objective(estimator, preset, self.domains, sizes, self.latent)
         self.training = Training(self._players(preset, sizes), sizes.steps)
         self.history = History(None if folder is None else folder / "history.jsonl")
@@ -122,19 +132,14 @@ class AdaptationRun:
     @torch.no_grad()
     def target_shares(self, *, by: int = TARGET) -> Float[np.ndarray, " classes"]:
         """How often each class is predicted for target samples, by the classifier of the target or of the source."""
-        judges, target = self.classifier(by).judges, self.domains.target
+        target = self.domains.target
         y = target.draw(_JUDGED, generator(Key(self.seed, "shares"), target.device)).to(self.domains.units.scale)
-        (u,) = self.domains.units.from_data((y,), (TARGET,))
-        parts = [judges.scores(judges.embed(part, by)).argmax(1) for part in torch.split(u, _AT_ONCE)]
-        said = torch.cat(parts).cpu().numpy()
+        said = self.classifier(by).scores(y).argmax(1).cpu().numpy()
         return np.bincount(said, minlength=len(self.domains.labels.classes)) / len(said)
 
     @torch.no_grad()
-    def conflict(self) -> float | None:
-        """The share of target samples beside source samples of another label than is predicted; of vectors alone.
-
-        Beside: as near as 95 % of source samples have another one.
-        """
+    def neighbourhood(self) -> Neighbourhood | None:
+        """How target samples lie among source samples as they are; of vectors alone."""
         if self.domains.pictures:
             return None
         rows, scale = self.domains.source, self.domains.units.scale
@@ -146,15 +151,16 @@ class AdaptationRun:
         known, unknown = x / scale, y.to(scale) / scale
         among = torch.cdist(known, known).fill_diagonal_(math.inf).amin(1).quantile(0.95)
         distance, nearest = torch.cdist(unknown, known).min(1)
-        other = v[nearest] != self.classifier(TARGET).scores(y).argmax(1)
-        return float(((distance <= among) & other).double().mean())
+        beside = distance <= among
+        other = beside & (v[nearest] != self.classifier(TARGET).scores(y).argmax(1))
+        return Neighbourhood(*(float(share.double().mean()) for share in (beside, other)))
 
     def _draw(self, role: str, size: int, what: str, changes: int) -> Draw:
         """What a player draws: noise (z), labelled source rows (x), target samples (y), and numbers of changes."""
         dtype, data = self.engine.dtype, self.domains.units.data_dtype
         known = {
             "z": Stream(self.latent, size, dtype),
-            "x": Stream(self.domains.source, size, data),
+            "x": Stream(self._source, size, data),
             "y": Stream(self.domains.target, size, data),
         }
         numbers = Stream(uniform(changes * self.objective.change.dim), size, dtype)
@@ -165,7 +171,7 @@ class AdaptationRun:
         optimizer = preset.optimizer(preset.judge_learning_rate, preset.betas, preset.schedule)
         judges = Player(
             name="judges",
-            modules=(game.judges, game.teacher, game.clock),
+            modules=(game.judges, game.teacher, game.clock, game.alignment),
             optimizer=optimizer,
             draw=self._draw("judges", size, "zxy", 4),
             loss=game.judge_loss,
@@ -224,12 +230,12 @@ def _objective(
         generator=InDataUnits(network, domains.units).to(device, dtype),
         judges=judges,
         teacher=teacher,
-        clock=Clock(sizes.steps * preset.judge_steps, domains.shares()).to(device),
+        clock=Clock(sizes.steps * preset.judge_steps).to(device),
+        alignment=Alignment(domains.shares(balanced=preset.balanced)),
         adversaries=_adversaries(preset.parts.adversary, judges, domains, seed),
         parts=preset.parts,
         adversarial=preset.adversarial,
         change=_usual_change(domains) if preset.change is None else preset.change,
-        source_shares=domains.shares(),
     )
 
 
@@ -259,8 +265,9 @@ def _usual_generator(domains: Domains, sizes: Sizes, latent: Latent, seed: int) 
         return pictures(sizes.width, 1)
     start = moment_start(costs.squared_euclidean, latent, domains.units, domains.probe, seed=seed)
     if start is None:
-        return separate(sizes.width, 3, aligned=True)
-    return around_affine(sizes.width, 3, tuple(a.float() for a in start.matrices))
+        return translated(separate(sizes.width, 3), sizes.width)
+    a, b = start.matrices
+    return translated(around_affine(sizes.width, 3, (a.float(),)), sizes.width, (b @ torch.linalg.inv(a)).float())
 
 
 def _checked(preset: Any, *, pictures: bool) -> AdaptationPreset:

@@ -9,7 +9,7 @@ from functools import partial
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.sizes import Sizes
 from torchspot.networks.augmentation import Change, Unchanged
-from torchspot.objectives.adaptation_parts import PairRisk, Parts, SelfTraining
+from torchspot.objectives.adaptation_parts import PairRisk, Parts, SelfTraining, Translation
 from torchspot.objectives.adversarial import Adversarial, Logistic, Wasserstein
 from torchspot.training.optimizers import Adam, Optimizer
 from torchspot.training.schedules import Constant, Cosine, Schedule
@@ -45,6 +45,8 @@ class AdaptationPreset:
     """What the judges minimise."""
     change: Change | None
     """Through which judges see samples; None: a `Distortion` of pictures, a `Noise` of vectors."""
+    balanced: bool = False
+    """Whether source samples are drawn class by class, as many of each; else as they come."""
     width: int | None = None
     """Of the generator; None takes it from the data."""
     batch_size: int | None = None
@@ -90,18 +92,20 @@ def adaptation(learning_rate: float = 1e-3) -> AdaptationPreset:
             teaching=SelfTraining(1.0, confidence=0.8, alignment=1.0),
         ),
         change=None,
+        balanced=True,
     )
 
 
 def adaptation_of_vectors(learning_rate: float = 1e-3) -> AdaptationPreset:
-    """The recipe for vectors: pairs near each other as they are and as the classifier sees them, and their labels.
+    """The recipe for vectors: a map T of source samples, near them as they are and as the classifier sees them.
 
-    Without a teacher: what vectors of a class have in common, a network does not know without being told, and a
-    teacher holds fast to what it believes at first.
+    Critics hold T(x) to the target, and it keeps the label of x. Without a teacher: what vectors of a class have in
+    common, a network does not know without being told, and a teacher holds fast to what it believes at first.
     """
     return replace(
         adaptation(learning_rate),
-        parts=Parts(critic=1.0, source=1.0, cost=0.01, ground=0.1, pairs=PairRisk(1.0, start=0.3)),
+        parts=Parts(critic=1.0, source=1.0, cost=0.01, ground=2.0, translation=Translation(1.0, risk=1.0)),
+        balanced=False,
     )
 
 

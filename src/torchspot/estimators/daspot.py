@@ -27,6 +27,8 @@ Shares = Float[np.ndarray, " classes"]
 
 _CONFLICT = 0.1
 """Share of target samples beside source samples of another label that is worth a word."""
+_AMONG = 0.8
+"""Where so many target samples lie beside source samples, the source's classifier can be asked about the target."""
 _RARE = 0.005
 """Classes with fewer source rows are not spoken of."""
 _ABSENT = 0.2
@@ -64,8 +66,8 @@ class DASPOT(Labeller):
 
     After `fit`: `classes_`, `classifier_` (of the target), `plan_` (of pairs), `history_` and `target_shares_`, how
     often each class is predicted for target samples. The classifier is that of the last step, averaged: nothing is
-    selected. `source_classifier_` is the one for source samples. `conflict_`: the share of target samples (vectors)
-    that lie beside source samples of another label than is predicted.
+    selected. `source_classifier_` is the one for source samples. `overlap_`: the share of target samples (vectors) that
+    lie beside source samples; `conflict_`: beside source samples of another label than is predicted.
 
     >>> rng = np.random.default_rng(0)
     >>> Xs, ys = rng.normal(size=(200, 2)), np.repeat(["a", "b"], 100)
@@ -119,7 +121,7 @@ class DASPOT(Labeller):
             raise
         self._keep(run)
         shares = (run.domains.source_shares, run.target_shares(by=SOURCE), self.target_shares_)
-        _warn_absent(self.classes_, *shares)
+        _warn_absent(self.classes_, *shares, asked=self.overlap_ is None or self.overlap_ >= _AMONG)
         _warn_conflict(self.conflict_)
         return self
 
@@ -141,7 +143,10 @@ class DASPOT(Labeller):
         self.plan_ = PushforwardPlan(run.generator(), run.latent, self.classifier_.cost, (), run.facts())
         self.history_ = run.history.records
         self.source_classifier_ = run.classifier(SOURCE)
-        self.target_shares_, self.conflict_ = run.target_shares(), run.conflict()
+        self.target_shares_ = run.target_shares()
+        lies = run.neighbourhood()
+        self.overlap_ = None if lies is None else lies.beside
+        self.conflict_ = None if lies is None else lies.conflict
 
 
 _DOMAINS = {"source": SOURCE, "target": TARGET}
@@ -160,9 +165,10 @@ def _warn_conflict(share: float | None) -> None:
         )
 
 
-def _warn_absent(classes: np.ndarray, known: Shares, by_source: Shares, by_target: Shares) -> None:
+def _warn_absent(classes: np.ndarray, known: Shares, by_source: Shares, by_target: Shares, *, asked: bool) -> None:
     """Names classes that hardly any target sample seems to have, with the evidence."""
-    absent = np.flatnonzero((np.minimum(by_source, by_target) < _ABSENT * known) & (known >= _RARE))
+    least = np.minimum(by_source, by_target) if asked else by_target
+    absent = np.flatnonzero((least < _ABSENT * known) & (known >= _RARE))
     if len(absent):
         said = "; ".join(
             f"{classes[k]}: {known[k]:.1%} of source rows, {by_source[k]:.1%} of target samples by the source's "

@@ -193,7 +193,7 @@ class mlp_judges:  # noqa: N801
             *(layer for _ in range(self.depth - 1) for layer in (linear(self.width, self.width, rng), leaky()))
         )
         heads = [linear(self.width, 1, rng) for _ in shapes.marginals]
-        firsts = [copy.deepcopy(first) for _ in heads]
+        firsts = [first, *[copy.deepcopy(first)] * (len(heads) - 1)]
         return Judges(firsts, trunk, heads, linear(self.width, shapes.classes, rng), builder=self)
 
 

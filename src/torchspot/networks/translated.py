@@ -22,12 +22,17 @@ _STEEP = 1.5
 class TranslatedGenerator(nn.Module):
     """G(z) = (x, T(x)), x = G_X(z): T also translates real samples of the first marginal.
 
-    Of vectors T(x) = x + h(x), of pictures T(x) = tanh(1.5 x + h(x)), with values within ±1; h starts at 0.
+    Of vectors T(x) = M x + h(x), of pictures T(x) = tanh(1.5 x + h(x)), with values within ±1; h starts at 0.
     """
 
-    def __init__(self, first: nn.Module, change: nn.Module, *, pictures: bool) -> None:
+    matrix: Tensor | None
+
+    def __init__(
+        self, first: nn.Module, change: nn.Module, matrix: Float[Tensor, "dim dim"] | None, *, width: int
+    ) -> None:
         super().__init__()
-        self.first, self.change, self._pictures = first, change, pictures
+        self.first, self.change, self.width = first, change, width
+        self.register_buffer("matrix", matrix)
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
         (x,) = self.first(z)
@@ -36,7 +41,7 @@ class TranslatedGenerator(nn.Module):
     def translate(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """T of standardised samples."""
         h = self.change(x)
-        return (_STEEP * x + h).tanh() if self._pictures else x + h
+        return (_STEEP * x + h).tanh() if self.matrix is None else x @ self.matrix.mT + h
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class translated:  # noqa: N801
 
     first: Callable[[Shapes, torch.Generator], nn.Module]
     width: int = 64
+    start: Float[Tensor, "dim dim"] | None = None
+    """M, of vectors; None: the identity."""
 
     @torch.random.fork_rng(devices=[])
     def __call__(self, shapes: Shapes, rng: torch.Generator) -> TranslatedGenerator:
@@ -59,7 +66,8 @@ class translated:  # noqa: N801
         scaled_weights(change.modules(), rng)
         for parameter in change[-1].parameters():
             nn.init.zeros_(parameter)
-        return TranslatedGenerator(first, change, pictures=pictures)
+        matrix = None if pictures else torch.eye(shape[0]) if self.start is None else self.start
+        return TranslatedGenerator(first, change, matrix, width=self.width)
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Module:

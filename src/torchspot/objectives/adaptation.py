@@ -20,7 +20,7 @@ from torchspot.networks.generators import InDataUnits
 from torchspot.networks.judges import Judges
 from torchspot.objectives.adaptation_parts import DomainAdversary, PairRisk, Parts, SelfTraining, Translation
 from torchspot.objectives.adversarial import Adversarial
-from torchspot.objectives.teacher import SOURCE, TARGET, Clock, Teacher
+from torchspot.objectives.teacher import SOURCE, TARGET, Alignment, Clock, Teacher
 from torchspot.types import Samples, Values
 
 Numbers = Float[Tensor, "batch numbers"]
@@ -28,7 +28,6 @@ Scores = Float[Tensor, "batch classes"]
 
 TRANSLATED = 2
 """The number of the marginal that holds translated source samples to the target."""
-_SHARE_DECAY = 0.01
 
 
 class Labelled(NamedTuple):
@@ -62,13 +61,13 @@ class Adaptation:
     judges: Judges
     teacher: Teacher
     clock: Clock
+    alignment: Alignment
     adversaries: Adversaries | None
     """Of the domains, where the parts ask for some."""
     parts: Parts
     adversarial: Adversarial
     change: Change
     """Through which judges see all samples; the teacher sees them through `change.slight`."""
-    source_shares: Float[Tensor, " classes"]
 
     def judge_loss(self, batch: tuple[Tensor, ...]) -> Float[Tensor, ""]:
         """For batch = (z, labelled rows, y, numbers of changes), the numbers of x, y, pairs and the teacher's y."""
@@ -102,7 +101,8 @@ class Adaptation:
         pair = self._pair((x, y), numbers)
         loss = self.parts.pull * self.adversarial.pull(_stacked(pair)).sum() + self.parts.cost * _apart(pair)
         if self.parts.ground:
-            loss = loss + self.parts.ground * (x - y).flatten(1).square().sum(1).mean()
+            left = 1 - self.clock.done
+            loss = loss + self.parts.ground * left * (x - y).square().mean()
         for drawn in rows:
             real, _ = Labelled.parted(drawn, tuple(self.generator.units.means[SOURCE].shape))
             made = self._translated(self.generator.units.from_data((real,), (SOURCE,))[0])
@@ -156,10 +156,9 @@ class Adaptation:
         with torch.no_grad():
             h = self.teacher.judges.embed(y, TARGET, real=True)
             said = self._whole(self.teacher.judges.scores(h)).softmax(1)
-            self.clock.shares.lerp_(said.mean(0), _SHARE_DECAY)
+            self.alignment.follow(said)
             left = 1 - self.clock.done
-            said = said * (self.source_shares / self.clock.shares) ** (teaching.alignment * left)
-            sure, label = (said / said.sum(1, keepdim=True)).max(1)
+            sure, label = self.alignment.weighed(said, teaching.alignment * left).max(1)
         each = cross_entropy(scores, label, reduction="none")
         return self._since(teaching.start) * teaching.weight * (each * (sure >= teaching.confidence)).mean()
 

@@ -41,8 +41,8 @@ class SelfTraining:
     alignment: float = 0.0
     """From 0, the teacher's labels as they are, to 1: weighed so that classes are as frequent as in the source.
 
-    That keeps a class from being lost early on; it fades to 0 towards the end of the run, as the target's own
-    frequencies may be others.
+    That keeps a class from being lost to another early on; it fades to 0 towards the end of the run, as the target's
+    own frequencies may be others.
     """
 
     def __post_init__(self) -> None:
@@ -99,7 +99,10 @@ class Parts:
     cost: float = 0.01
     """Of E ‖D_e(x) − D_e(y)‖²."""
     ground: float = 0.0
-    """Of E ‖x − y‖² of standardised samples, which only the generator can lower."""
+    """Of E ‖x − y‖² / dim of standardised samples, which only the generator can lower; it fades to 0 towards the end.
+
+    At first it says which of several plans is meant; the one with the least E ‖x − y‖² itself need not keep classes.
+    """
     pairs: PairRisk | None = None
     teaching: SelfTraining | None = None
     translation: Translation | None = None

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import Rows
-from torchspot.data.labelled import LabelledRows, Labels, as_labels
+from torchspot.data.labelled import BalancedRows, LabelledRows, Labels, as_labels
 from torchspot.data.sources import as_sampler
 from torchspot.errors import InvalidArgument
 from torchspot.networks.convolutional import are_pictures
@@ -41,9 +41,15 @@ class Domains:
         """Of one sample of either."""
         return self.target.shape
 
-    def shares(self) -> Tensor:
-        """Of each class in the source."""
-        return torch.from_numpy(self.source_shares).to(self.units.scale.device, self.units.dtype)
+    def balanced(self) -> BalancedRows:
+        """The source, drawn class by class."""
+        return BalancedRows(self.source, len(self.labels.classes))
+
+    def shares(self, *, balanced: bool) -> Float[Tensor, " classes"]:
+        """Of each class in draws from the source, as it is or class by class."""
+        seen = self.source_shares > 0
+        shares = torch.from_numpy(seen / seen.sum() if balanced else self.source_shares)
+        return shares.to(self.units.scale.device, self.units.dtype)
 
 
 def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Domains:

@@ -1,8 +1,9 @@
 """The teacher of a domain adaptation, and what captured steps must know of the run."""
 
-__all__ = ["SOURCE", "TARGET", "Clock", "Teacher"]
+__all__ = ["SOURCE", "TARGET", "Alignment", "Clock", "Teacher"]
 
 import copy
+import math
 
 import torch
 from jaxtyping import Float
@@ -13,22 +14,54 @@ from torchspot.networks.judges import DomainNorm, Judges
 SOURCE, TARGET = 0, 1
 """Numbers of the marginals."""
 
+_RATE = 0.02
+_MOST = math.log(10)
+"""No class counts more than ten times as much as it did, or less than a tenth."""
+
 
 class Clock(nn.Module):
-    """How much of the run is done, where captured steps can read it; and how frequent the teacher finds each class."""
+    """How much of the run is done, where captured steps can read it."""
 
     done: Tensor
-    shares: Tensor
 
-    def __init__(self, steps: int, shares: Float[Tensor, " classes"]) -> None:
+    def __init__(self, steps: int) -> None:
         super().__init__()
         self.steps = steps
         self.register_buffer("done", torch.zeros(()))
-        self.register_buffer("shares", shares.clone())
 
     def tick(self) -> None:
         """One step more."""
         self.done.add_(1 / self.steps)
+
+
+class Alignment(nn.Module):
+    """Weights e^φ of the classes with which the teacher finds them as frequent as they are wanted.
+
+    φ are potentials of the entropic transport of target samples to classes, where a pair costs −log of what the teacher
+    says: its plan is closest to what the teacher says among those with the wanted frequencies. φ maximises
+    Σ_k wanted_k φ_k − E log Σ_k said_k e^{φ_k}, and climbs it a little with each batch.
+
+    Reference: "Stochastic Optimization for Large-scale Optimal Transport", A. Genevay et al., 2016.
+    """
+
+    wanted: Tensor
+    potentials: Tensor
+
+    def __init__(self, wanted: Float[Tensor, " classes"]) -> None:
+        super().__init__()
+        self.register_buffer("wanted", wanted.clone())
+        self.register_buffer("potentials", torch.zeros_like(wanted))
+
+    @torch.no_grad()
+    def follow(self, said: Float[Tensor, "batch classes"]) -> None:
+        """One step of the potentials, for what the teacher says of a batch."""
+        lacking = len(self.wanted) * (self.wanted - self.weighed(said, 1.0).mean(0))
+        self.potentials.add_(lacking, alpha=_RATE).clamp_(-_MOST, _MOST)
+
+    def weighed(self, said: Float[Tensor, "batch classes"], power: Tensor | float) -> Float[Tensor, "batch classes"]:
+        """What the teacher says, with weights e^(power · φ)."""
+        said = said * (power * self.potentials).exp()
+        return said / said.sum(1, keepdim=True)
 
 
 class Teacher(nn.Module):
