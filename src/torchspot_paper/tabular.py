@@ -1,4 +1,4 @@
-"""Adaptation of vectors: two moons turned further and further, and a covariate shift, beside POT's mappings."""
+"""Adaptation of vectors: two moons turned further and further, and three other shifts, beside POT's mappings."""
 
 __all__ = ["draw", "run", "settings"]
 
@@ -22,7 +22,6 @@ from torchspot_paper.recipe import Call, Outcome, Rows
 
 EXPERIMENT, RUNS, ROWS = "tabular", 3, 1000
 ANGLES = (10, 20, 30, 40, 50, 60, 70, 80)
-SHIFT = "covariate shift"
 _SOURCE_STEPS = 1500
 
 Labelled = tuple[Float[np.ndarray, "rows 2"], Int[np.ndarray, " rows"]]
@@ -50,7 +49,7 @@ class Domains:
 
 def settings(quick: bool) -> list[Setting]:
     """Every method on every task."""
-    tasks = (f"moons {ANGLES[1]}",) if quick else (*(f"moons {angle}" for angle in ANGLES), SHIFT)
+    tasks = (f"moons {ANGLES[1]}",) if quick else (*(f"moons {angle}" for angle in ANGLES), *OTHERS)
     return [Setting(task, method) for task in tasks for method in METHODS]
 
 
@@ -86,20 +85,48 @@ def draw(rows: Rows, file: Path) -> None:
 
 
 def domains(task: str, seed: int) -> Domains:
-    """Moons, the target turned about the middle; or points of two Gaussians with one rule for the label."""
+    """Of one of the tasks; moons are turned by the angle in its name, in degrees."""
     rng = np.random.default_rng(seed)
-    if task != SHIFT:
-        angle = np.deg2rad(float(task.split()[1]))
-        return Domains(*(_moons(rng, turned) for turned in (0.0, angle, angle)))
+    if task in OTHERS:
+        return OTHERS[task](rng)
+    angle = np.deg2rad(float(task.split()[1]))
+    return Domains(*(_moons(rng, turned) for turned in (0.0, angle, angle)))
+
+
+def _covariate_shift(rng: np.random.Generator) -> Domains:
+    """One rule for labels, other points."""
     target = ((0.9, 0.3), 0.7)
     return Domains(*(_points(rng, *law) for law in (((-0.7, 0.0), 0.8), target, target)))
 
 
+def _linear_map(rng: np.random.Generator) -> Domains:
+    """Five classes in ten dimensions, the target moved by a random affine map."""
+    centres = 1.5 * rng.normal(size=(5, 10))
+    matrix, shift = np.eye(10) + 0.3 * rng.normal(size=(10, 10)), 2 * rng.normal(size=10)
+    source, target, test = (_clusters(rng, centres, np.full(5, 0.2)) for _ in range(3))
+    return Domains(source, *((x @ matrix.T + shift, labels) for x, labels in (target, test)))
+
+
+def _label_shift(rng: np.random.Generator) -> Domains:
+    """Two classes, as frequent in the source and 4 : 1 in the target, which is also turned and moved a little."""
+    centres, others = np.array([[0.0, 0.0], [3.0, 1.0]]), np.array([0.8, 0.2])
+    source, target, test = (_clusters(rng, centres, shares) for shares in (np.full(2, 0.5), others, others))
+    return Domains(source, *((x @ _turn(np.deg2rad(20)).T + 0.5, labels) for x, labels in (target, test)))
+
+
+def _clusters(rng: np.random.Generator, centres: Float[np.ndarray, "classes dim"], shares: np.ndarray) -> Labelled:
+    labels = rng.choice(len(centres), size=ROWS, p=shares)
+    return centres[labels] + rng.normal(size=(ROWS, centres.shape[1])), labels
+
+
+def _turn(angle: float) -> Float[np.ndarray, "2 2"]:
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
 def _moons(rng: np.random.Generator, angle: float) -> Labelled:
     x, labels = make_moons(ROWS, noise=0.05, random_state=int(rng.integers(2**31)))
-    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     middle = np.array([0.5, 0.25])
-    return (x - middle) @ turn.T + middle, labels
+    return (x - middle) @ _turn(angle).T + middle, labels
 
 
 def _points(rng: np.random.Generator, mean: tuple[float, float], spread: float) -> Labelled:
@@ -139,6 +166,11 @@ def _mapped(name: str, **own: float) -> Callable[[Call, Domains, int], Any]:
     return fitted
 
 
+OTHERS: dict[str, Callable[[np.random.Generator], Domains]] = {
+    "linear map": _linear_map,
+    "covariate shift": _covariate_shift,
+    "label shift": _label_shift,
+}
 METHODS: dict[str, Callable[[Call, Domains, int], Any]] = {
     "daspot": _daspot,
     "source-only": lambda call, data, seed: _supervised(call, data.source, seed),
