@@ -84,7 +84,7 @@ def tabular(rows: Rows) -> Iterator[str]:
                 for method in methods
             ),
             f"{found.get((task, 'daspot'), {}).get('conflict', 0):.1%}",
-            "yes" if found.get((task, "daspot"), {}).get("warned", 0) else "",
+            {0: "", 1: "yes"}.get(found.get((task, "daspot"), {}).get("warned", 0), "in some runs"),
         ]
         for task in tasks
     ]
