@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
+import torchspot
 from torchspot import DASPOT, engines, presets
 from torchspot.baselines import DeepJDOT, Supervised
 from torchspot.baselines.deepjdot import of_samples
@@ -67,6 +68,12 @@ def test_generated_pairs_have_labels_and_look_like_their_domains(moons, fitted):
     assert (fitted.predict(pairs.y) == pairs.labels).mean() > 0.9
     assert fitted.sample(2000, seed=3).x.equal(pairs.x)
     assert float(fitted.plan_.expected_cost(2000)) < 5
+
+
+def test_the_plan_of_pairs_is_written_and_read(fitted, tmp_path):
+    fitted.plan_.save(tmp_path)
+    again = torchspot.load(tmp_path, cost=fitted.classifier_.cost)
+    assert all(a.equal(b) for a, b in zip(again.sample(50, seed=1), fitted.plan_.sample(50, seed=1), strict=True))
 
 
 def test_a_covariate_shift_is_told_with_its_evidence():
@@ -204,7 +211,7 @@ def test_it_learns_pictures():
     Xt, yt = digits(1, 300, level=0.5)
     still = Distortion(turn=0.0, stretch=0.0, shear=0.0, shift=0.02)
     recipe = replace(presets.adaptation(), change=still, width=4)
-    daspot = DASPOT(preset=recipe, judges=picture_judges(8, 16), steps=120, batch_size=32).fit(Xs, ys, Xt)
+    daspot = DASPOT(preset=recipe, judges=picture_judges(8, 16), steps=200, batch_size=32).fit(Xs, ys, Xt)
     untrained = DASPOT(preset=recipe, judges=picture_judges(8, 16), steps=1, batch_size=32).fit(Xs, ys, Xt)
     assert untrained.score(Xt, yt) < 0.7
     assert daspot.score(Xt, yt) > 0.9
@@ -221,7 +228,7 @@ def test_the_papers_recipes_run():
 
 @pytest.mark.parametrize("options", [{}, {"features": of_samples, "feature_weight": 1.0}])
 def test_deepjdot_adapts(moons, options):
-    given = {"steps": 200, "source_steps": 600, "batch_size": 200, "learning_rate": 1e-3, "label_weight": 1.0}
+    given = {"steps": 400, "source_steps": 600, "batch_size": 200, "learning_rate": 1e-3, "label_weight": 1.0}
     jdot = DeepJDOT(**given | {"feature_weight": 0.1} | options).fit(*moons.source, moons.target[0])
     alone = Supervised(steps=600).fit(*moons.source).score(*moons.test)
     assert jdot.score(*moons.test) > alone + 0.08

@@ -47,10 +47,11 @@ class DASPOT(Labeller):
     """Learns to classify a target domain from a labelled source and unlabelled target samples.
 
     A generator learns pairs of a source and a target sample that belong together: near each other for the embedding
-    by which the classifier decides. Critics and classifiers share their layers. A teacher, the average of the
-    classifiers, labels the target samples that it is sure of.
+    by which the classifier decides. Critics and classifiers share their layers.
 
-    Samples are vectors, or pictures (channels, height, width), which get convolutional networks.
+    Samples are vectors or pictures (channels, height, width). Of vectors the target's end of a pair is a map of the
+    source's end, which also takes the labelled samples to the target. Pictures get convolutional networks, and a
+    teacher, the average of the classifiers, labels the target samples that it is sure of.
 
     Args:
         generator: builder `(shapes, rng) -> Module` of the network from noise to pairs, or a module.

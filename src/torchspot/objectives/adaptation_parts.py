@@ -39,7 +39,7 @@ class SelfTraining:
     confidence: float = 0.9
     """Samples of which the teacher is less sure do not count."""
     alignment: float = 0.0
-    """From 0, the teacher's labels as they are, to 1: weighed so that classes are as frequent as in the source.
+    """From 0, the teacher's labels as they are, to 1: brought to the class frequencies of source draws (`Alignment`).
 
     That keeps a class from being lost to another early on; it fades to 0 towards the end of the run, as the target's
     own frequencies may be others.
@@ -54,7 +54,8 @@ class SelfTraining:
 class Translation:
     """G_Y = T(G_X): T also takes real source samples to the target, where a critic of its own holds them to the data.
 
-    Needs a generator with `translate`. One of the undocumented parts of the authors' scripts.
+    Needs a generator with `translate`. One of the undocumented parts of the authors' scripts; with a risk, the couples
+    (x, T(x)) know their class.
     """
 
     weight: float = 1.0
