@@ -24,7 +24,7 @@ EXPERIMENT, RUNS, ROWS = "tabular", 3, 1000
 ANGLES = (10, 20, 30, 40, 50, 60, 70, 80)
 _SOURCE_STEPS = 1500
 
-Labelled = tuple[Float[np.ndarray, "rows 2"], Int[np.ndarray, " rows"]]
+Labelled = tuple[Float[np.ndarray, "rows dim"], Int[np.ndarray, " rows"]]
 
 
 @dataclass(frozen=True)

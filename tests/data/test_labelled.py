@@ -70,6 +70,15 @@ def test_balanced_draws_have_every_class_equally_often_and_reach_every_row():
     assert len(drawn[:, 0].unique()) == 40
 
 
+@pytest.mark.parametrize("classes", [3, 30])
+def test_small_batches_are_balanced_over_many_draws(classes):
+    rng = torch.Generator().manual_seed(0)
+    many = LabelledRows(Rows(np.arange(90.0)[:, None]), np.arange(90) % classes)
+    balanced = BalancedRows(many, classes)
+    drawn = torch.cat([balanced.draw(16, rng)[:, -1] for _ in range(3000)]).long().bincount(minlength=classes)
+    np.testing.assert_allclose(drawn / drawn.sum(), 1 / classes, rtol=0.1)
+
+
 def test_balanced_draws_keep_weights_within_a_class():
     weights = np.array([0.0, 3.0, 1.0, 0.0, 2.0, 0.0, 0.0, 5.0])
     labelled = LabelledRows(Rows(np.arange(8.0)[:, None], weights=weights), np.array([0, 0, 0, 1, 1, 2, 2, 3]))

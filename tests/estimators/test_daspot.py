@@ -16,7 +16,7 @@ from torchspot.baselines.deepjdot import of_samples
 from torchspot.errors import CorruptFile, InvalidArgument, NotFitted
 from torchspot.networks.augmentation import Distortion
 from torchspot.networks.generators import separate
-from torchspot.networks.judges import picture_judges
+from torchspot.networks.judges import JudgeShapes, mlp_judges, picture_judges
 from torchspot.networks.tied import tied
 from torchspot.networks.translated import translated
 from torchspot.objectives.adaptation_parts import DomainAdversary, Translation
@@ -102,8 +102,10 @@ def test_absent_classes_are_named_with_their_shares():
     assert any("absent in the target (2: 33.3% of source rows, " in str(w.message) for w in said)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        DASPOT(steps=300).fit(Xs, ys, Xs + 2)
+        moved = DASPOT(steps=300).fit(Xs, ys, Xs + 2)
+        apart = DASPOT(steps=300).fit(Xs, ys, Xs + 20)  # of which the source's classifier knows nothing
     assert not said
+    assert apart.overlap_ == 0 < moved.overlap_ < 0.8
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,27 @@ def test_bad_options_are_named():
         DASPOT(steps=2, preset=recipe, generator=separate(8, 2)).fit(X, y, X)
     with pytest.raises(InvalidArgument, match="teacher must be at least 0 and below 1"):
         replace(presets.adaptation(), teacher=1.0)
+
+
+@UNDONE
+@pytest.mark.filterwarnings("ignore:.*lie beside source samples")
+def test_networks_of_ones_own(moons):
+    alone = DASPOT(steps=3, generator=separate(8, 2)).fit(*moons.source, moons.target[0])
+    assert alone.sample(4).y.shape == (4, 2)
+    two = mlp_judges(8, 2)(JudgeShapes(((2,), (2,)), 2), torch.Generator())
+    assert DASPOT(steps=3, generator=separate(8, 2), judges=two).fit(*moons.source, moons.target[0]).overlap_ > 0
+    with pytest.raises(InvalidArgument, match="needs judges with first layers and heads for 3 marginals"):
+        DASPOT(steps=3, judges=two).fit(*moons.source, moons.target[0])
+
+
+@UNDONE
+@pytest.mark.filterwarnings("ignore:.*lie beside source samples")
+def test_data_far_from_zero_keeps_its_digits(moons):
+    far = 1.7e9
+    daspot = DASPOT(steps=3).fit(moons.source[0] + far, moons.source[1], moons.target[0] + far)
+    near = DASPOT(steps=3).fit(*moons.source, moons.target[0])
+    assert daspot.sample(4).y.dtype == torch.float64
+    np.testing.assert_allclose(daspot.predict_proba(moons.test[0] + far), near.predict_proba(moons.test[0]), atol=1e-4)
 
 
 @UNDONE

@@ -126,7 +126,7 @@ def test_a_translation_starts_at_the_map_it_is_given_and_can_be_written():
     again = from_spec(to_spec(generator), shapes)
     again.load_state_dict(generator.state_dict(), assign=True)
     torch.testing.assert_close(again.translate(x), y)
-    with pytest.raises(ValueError, match="to another shape"):
+    with pytest.raises(ValueError, match="a translation of 'separate' between"):
         from_spec(to_spec(generator), Shapes(5, ((3,), (2,))))
 
 

@@ -71,7 +71,7 @@ def test_losses_are_those_of_the_formulas():
     torch.testing.assert_close(g.generator_loss((batch()[0], batch()[3][:, :1])), 2.5 * pull + 0.11 * cost)
 
 
-@pytest.mark.parametrize(("done", "weight"), [(0.0, 0.25), (0.4, 0.15), (1.0, 0.0)])
+@pytest.mark.parametrize(("done", "weight"), [(0.0, 0.25), (0.4, 0.01), (1.0, 0.0)])
 def test_the_ground_cost_is_the_generators_alone_and_fades(done, weight):
     plain, grounded = game(Parts()), game(Parts(ground=0.25))
     grounded.clock.done.fill_(done)
@@ -162,13 +162,14 @@ def test_aligned_labels_are_those_of_entropic_transport_to_the_wanted_frequencie
     torch.testing.assert_close(alignment.weighed(said, 0.0), said)
 
 
-def test_no_class_counts_more_than_ten_times_as_much_for_its_absence():
-    said = torch.tensor([[0.6, 0.4, 0.0]]).double().expand(8, 3)
+def test_a_class_that_is_absent_does_not_take_over():
+    said = torch.tensor([[0.599, 0.4, 0.001], [0.4, 0.599, 0.001]], dtype=torch.float64)
     alignment = Alignment(SHARES)
     for _ in range(3000):
         alignment.follow(said)
-    assert alignment.potentials.abs().max() <= math.log(10) + 1e-12
-    assert alignment.weighed(said, 1.0).isfinite().all()
+    assert alignment.potentials.max() == pytest.approx(math.log(10))
+    assert alignment.potentials[:2].abs().max() < math.log(10) / 2 + 0.5
+    assert alignment.weighed(said, 1.0)[:, 2].max() < 0.1
 
 
 def test_judges_see_changed_samples_and_both_ends_of_a_pair_changed_alike():

@@ -89,8 +89,9 @@ class BalancedRows:
         self._order, self._until, self._ends, self._sizes = (torch.from_numpy(a).to(self.device) for a in tables)
 
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch numbers"]:
-        """Samples with their labels, class after class in turn."""
-        k = torch.arange(size, device=self.device) % len(self._sizes)
+        """Samples with their labels, class after class in an order of its own for each draw."""
+        turn = torch.rand(len(self._sizes), generator=generator, device=self.device).argsort()
+        k = turn[torch.arange(size, device=self.device) % len(turn)]
         above = torch.rand(size, generator=generator, device=self.device, dtype=torch.float64)
         place = torch.searchsorted(self._until, self._ends[k] - above * self._sizes[k])
         return self.rows.take(self._order[place])

@@ -5,6 +5,7 @@ __all__ = ["AdaptationRun", "Neighbourhood"]
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -27,7 +28,7 @@ from torchspot.networks.generators import InDataUnits, Shapes, around_affine, se
 from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, usual_judges
 from torchspot.networks.translated import translated
 from torchspot.objectives.adaptation import Adaptation, Labelled
-from torchspot.objectives.adaptation_parts import DomainAdversary
+from torchspot.objectives.adaptation_parts import DomainAdversary, PairRisk, Parts
 from torchspot.objectives.domains import Domains, open_domains
 from torchspot.objectives.teacher import SOURCE, TARGET, Alignment, Clock, Teacher
 from torchspot.plans.classifier import Classifier
@@ -39,6 +40,8 @@ from torchspot.training.players import Draw, Player, Stream
 from torchspot.types import Callback, Engine, Record
 
 _JUDGED, _COMPARED = 4096, 2048
+_THIN = 1e-4
+"""No map is started from where the source has so little of its mean variance in some direction."""
 
 
 class Adapter(Protocol):
@@ -142,13 +145,13 @@ class AdaptationRun:
         """How target samples lie among source samples as they are; of vectors alone."""
         if self.domains.pictures:
             return None
-        rows, scale = self.domains.source, self.domains.units.scale
-        rng = generator(Key(self.seed, "conflict"))
-        chosen = torch.unique(torch.randint(len(rows.codes), (2 * _COMPARED,), generator=rng))
-        chosen = chosen[torch.randperm(len(chosen), generator=rng)[:_COMPARED]]
-        x, v = Labelled.parted(rows.take(chosen.to(rows.device)).to(scale), self.domains.shape)
-        y = self._watched[2][:_COMPARED]
-        known, unknown = x / scale, y.to(scale) / scale
+        rows, units = self.domains.source, self.domains.units
+        rng = generator(Key(self.seed, "conflict"), rows.device)
+        chosen = torch.unique(rows.rows.draw_indices(2 * _COMPARED, rng))
+        chosen = chosen[torch.randperm(len(chosen), generator=rng, device=chosen.device)[:_COMPARED]]
+        x, v = Labelled.parted(rows.take(chosen).to(units.scale), self.domains.shape)
+        y = self._watched[2][:_COMPARED].to(units.scale)
+        known, unknown = units.from_data((x, y), (SOURCE, SOURCE))
         among = torch.cdist(known, known).fill_diagonal_(math.inf).amin(1).quantile(0.95)
         distance, nearest = torch.cdist(unknown, known).min(1)
         beside = distance <= among
@@ -182,7 +185,7 @@ class AdaptationRun:
             name="generator",
             modules=(game.generator,),
             optimizer=preset.optimizer(preset.learning_rate, preset.betas, preset.schedule),
-            draw=self._draw("generator", size, "z" if preset.parts.translation is None else "zx", 1),
+            draw=self._draw("generator", size, "z" if game.parts.translation is None else "zx", 1),
             loss=game.generator_loss,
             averaging=preset.averaging,
         )
@@ -216,32 +219,48 @@ def _objective(
     device, dtype = domains.units.scale.device, domains.units.dtype
     seed = int(estimator.seed)
     shapes = Shapes(latent.dim, (domains.shape,) * 2)
-    builder = _usual_generator(domains, sizes, latent, seed) if estimator.generator is None else estimator.generator
+    parts = preset.parts
+    builder = estimator.generator
+    if builder is None:
+        builder = _usual_generator(domains, sizes, latent, seed, translates=parts.translation is not None)
     network = build_generator(builder, shapes, seed)
-    if preset.parts.translation is not None and not hasattr(network, "translate"):
-        raise InvalidArgument(
-            "parts.translation needs a generator with `translate`: give generator=networks.translated.translated(…)."
-        )
-    held = shapes.marginals + ((domains.shape,) if preset.parts.translation is not None else ())
+    if parts.translation is not None and not hasattr(network, "translate"):
+        parts = _from_noise(parts, chosen=estimator.preset is not None)
+    held = shapes.marginals + ((domains.shape,) if parts.translation is not None else ())
     judged = JudgeShapes(held, len(domains.labels.classes))
     judges = _built_judges(estimator.judges, judged, domains, seed).to(device, dtype)
-    teacher = Teacher(judges, preset.teacher, looks=preset.parts.teaching is not None)
+    teacher = Teacher(judges, preset.teacher, looks=parts.teaching is not None)
     return Adaptation(
-        generator=InDataUnits(network, domains.units).to(device, dtype),
+        generator=InDataUnits(network.to(device, dtype), domains.units),
         judges=judges,
         teacher=teacher,
         clock=Clock(sizes.steps * preset.judge_steps).to(device),
         alignment=Alignment(domains.shares(balanced=preset.balanced)),
-        adversaries=_adversaries(preset.parts.adversary, judges, domains, seed),
-        parts=preset.parts,
+        adversaries=_adversaries(parts.adversary, judges, domains, seed),
+        parts=parts,
         adversarial=preset.adversarial,
         change=_usual_change(domains) if preset.change is None else preset.change,
     )
 
 
+def _from_noise(parts: Parts, *, chosen: bool) -> Parts:
+    """The parts for a generator of the user's own that translates nothing: labels come by generated pairs."""
+    if chosen:
+        raise InvalidArgument(
+            "parts.translation needs a generator with `translate`: give generator=networks.translated.translated(…), "
+            "or a preset without translation."
+        )
+    return replace(parts, translation=None, pairs=PairRisk(1.0, start=0.3))
+
+
 def _built_judges(given: JudgeBuilder | Judges | None, shapes: JudgeShapes, domains: Domains, seed: int) -> Judges:
     """The user's, or the usual ones; a module is copied."""
     if isinstance(given, Judges):
+        if min(len(given.first), len(given.heads)) < len(shapes.marginals):
+            raise InvalidArgument(
+                f"this recipe needs judges with first layers and heads for {len(shapes.marginals)} marginals, and "
+                f"these have {len(given.first)} and {len(given.heads)}. Give a builder, such as mlp_judges()."
+            )
         return copy.deepcopy(given)
     gpu = domains.units.scale.is_cuda
     builder = given or usual_judges(pictures=domains.pictures, gpu=gpu)
@@ -259,15 +278,17 @@ def _adversaries(part: DomainAdversary | None, judges: Judges, domains: Domains,
     return Adversaries(features, generator(Key(seed, "adversary weights"))).to(u.device, u.dtype)
 
 
-def _usual_generator(domains: Domains, sizes: Sizes, latent: Latent, seed: int) -> Builder:
+def _usual_generator(domains: Domains, sizes: Sizes, latent: Latent, seed: int, *, translates: bool) -> Builder:
     """Of pictures; of vectors around the affine plan between Gaussians with the moments of both domains."""
     if domains.pictures:
         return pictures(sizes.width, 1)
     start = moment_start(costs.squared_euclidean, latent, domains.units, domains.probe, seed=seed)
-    if start is None:
-        return translated(separate(sizes.width, 3), sizes.width)
-    a, b = start.matrices
-    return translated(around_affine(sizes.width, 3, (a.float(),)), sizes.width, (b @ torch.linalg.inv(a)).float())
+    matrices = () if start is None else tuple(a.float() for a in start.matrices)
+    if not translates:
+        return around_affine(sizes.width, 3, matrices) if matrices else separate(sizes.width, 3, aligned=True)
+    first = around_affine(sizes.width, 3, matrices[:1]) if matrices else separate(sizes.width, 3)
+    maps = None if start is None else start.maps_from(SOURCE, _THIN)
+    return translated(first, sizes.width, None if maps is None else maps[0])
 
 
 def _checked(preset: Any, *, pictures: bool) -> AdaptationPreset:

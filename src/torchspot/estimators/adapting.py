@@ -46,7 +46,10 @@ class AdaptationPreset:
     change: Change | None
     """Through which judges see samples; None: a `Distortion` of pictures, a `Noise` of vectors."""
     balanced: bool = False
-    """Whether source samples are drawn class by class, as many of each; else as they come."""
+    """Whether source samples are drawn class by class, as many of each; else as they come (by weight, say).
+
+    The plan is then one of the balanced source, and classes of the target are taken to be about equally frequent.
+    """
     width: int | None = None
     """Of the generator; None takes it from the data."""
     batch_size: int | None = None

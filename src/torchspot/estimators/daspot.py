@@ -54,7 +54,8 @@ class DASPOT(Labeller):
     teacher, the average of the classifiers, labels the target samples that it is sure of.
 
     Args:
-        generator: builder `(shapes, rng) -> Module` of the network from noise to pairs, or a module.
+        generator: builder `(shapes, rng) -> Module` of the network from noise to pairs, or a module. Without
+            `translate` (see `networks.translated`) labels of vectors come by generated pairs alone.
         judges: builder `(shapes, rng) -> Judges` of critics and classifiers, or such a module, which is copied.
         latent: the noise.
         steps: of the generator; by default from the data.
@@ -178,7 +179,7 @@ def _warn_absent(classes: np.ndarray, known: Shares, by_source: Shares, by_targe
         )
         warnings.warn(
             f"some classes seem to be absent in the target ({said}). DASPOT pairs the domains and takes classes to be "
-            "about as frequent in both, so that target samples of other classes are labelled so instead: leave out "
-            "source rows of classes that the target does not have.",
+            "about as frequent in both (in pictures: all alike), so that target samples of other classes are labelled "
+            "so instead: leave out source rows of classes that the target does not have.",
             stacklevel=3,
         )

@@ -20,7 +20,7 @@ from torchspot.networks.generators import (
 )
 from torchspot.networks.ode import Flow, flow
 from torchspot.networks.tied import TiedGenerator, tied
-from torchspot.networks.translated import TranslatedGenerator, translated
+from torchspot.networks.translated import Change, TranslatedGenerator, translated
 
 _KINDS: dict[str, tuple[type[nn.Module], Any]] = {
     "separate": (SeparateGenerator, separate),
@@ -37,9 +37,9 @@ def to_spec(generator: nn.Module) -> dict[str, Any] | None:
     if isinstance(generator, AnchoredGenerator):
         inner = [to_spec(network) for network in generator.networks]
         return None if None in inner else {"name": "anchored", "at": list(generator.at), "networks": inner}
-    if isinstance(generator, TranslatedGenerator):
-        first = to_spec(generator.first)
-        return None if first is None else {"name": "translated", "first": first, "width": generator.width}
+    if isinstance(generator, TranslatedGenerator) and isinstance(generator.change, Change):
+        first, width, moved = to_spec(generator.first), generator.change.width, generator.matrix is not None
+        return None if first is None else {"name": "translated", "first": first, "width": width, "moved": moved}
     for name, (kind, _) in _KINDS.items():
         if type(generator) is kind:
             return {"name": name, "width": generator.width, "depth": generator.depth}
@@ -55,15 +55,18 @@ def from_spec(spec: dict[str, Any], shapes: Shapes) -> nn.Module:
         noise = shapes.latent - sum(shapes.sizes[a] for a in at)
         pairs = zip(at, networks, strict=True)
         return AnchoredGenerator([from_spec(inner, shapes.beside(a, noise)) for a, inner in pairs], shapes, at)
-    width, depth = spec["width"], spec.get("depth", 1)
+    width, depth = spec["width"], 1 if spec["name"] == "translated" else spec["depth"]
     if not (isinstance(width, int) and isinstance(depth, int) and 1 <= width <= 2**20 and 1 <= depth <= 1000):
         raise ValueError(f"a generator of width {width!r} and depth {depth!r}")
-    if spec["name"] == "translated":
-        first = spec["first"]
-        if first["name"] not in _KINDS or len(set(shapes.marginals)) > 1:
-            raise ValueError(f"a translation of {first['name']!r} to another shape")
-        builder: Any = translated(lambda of_one, _: from_spec(first, of_one), width)
-    else:
-        builder = _KINDS[spec["name"]][1](width, depth)
     with torch.device("meta"):
-        return builder(shapes, torch.Generator())
+        if spec["name"] == "translated":
+            return _translation(spec, shapes)
+        return _KINDS[spec["name"]][1](width, depth)(shapes, torch.Generator())
+
+
+def _translation(spec: dict[str, Any], shapes: Shapes) -> nn.Module:
+    first = spec["first"]
+    if first["name"] not in _KINDS or len(shapes.marginals) != 2 or shapes.marginals[0] != shapes.marginals[1]:
+        raise ValueError(f"a translation of {first['name']!r} between {shapes.marginals}")
+    start = torch.empty(shapes.sizes[0], shapes.sizes[0]) if spec["moved"] else None
+    return translated(lambda one, _: from_spec(first, one), spec["width"], start)(shapes, torch.Generator())

@@ -1,6 +1,6 @@
 """Generators of pairs whose second end is a translation of the first."""
 
-__all__ = ["TranslatedGenerator", "translated"]
+__all__ = ["Change", "TranslatedGenerator", "translated"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Shapes
 from torchspot.networks.judges import scaled_weights
 from torchspot.networks.mlp import leaky
-from torchspot.types import Samples
+from torchspot.types import Samples, Shape
 
 _STEEP = 1.5
 
@@ -27,11 +27,9 @@ class TranslatedGenerator(nn.Module):
 
     matrix: Tensor | None
 
-    def __init__(
-        self, first: nn.Module, change: nn.Module, matrix: Float[Tensor, "dim dim"] | None, *, width: int
-    ) -> None:
+    def __init__(self, first: nn.Module, change: "Change", matrix: Float[Tensor, "dim dim"] | None = None) -> None:
         super().__init__()
-        self.first, self.change, self.width = first, change, width
+        self.first, self.change = first, change
         self.register_buffer("matrix", matrix)
 
     def forward(self, z: Float[Tensor, "batch latent"]) -> Samples:
@@ -41,7 +39,22 @@ class TranslatedGenerator(nn.Module):
     def translate(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """T of standardised samples."""
         h = self.change(x)
-        return (_STEEP * x + h).tanh() if self.matrix is None else x @ self.matrix.mT + h
+        if x.ndim > 2:
+            return (_STEEP * x + h).tanh()
+        return h + (x if self.matrix is None else x @ self.matrix.mT)
+
+
+class Change(nn.Sequential):
+    """h: two hidden layers, convolutions of pictures, and a last one that starts at 0."""
+
+    def __init__(self, shape: Shape, width: int, rng: torch.Generator) -> None:
+        layer = _convolution if are_pictures([shape]) else nn.Linear
+        hidden = (part for a, b in pairwise((shape[0], width, width)) for part in (layer(a, b), leaky()))
+        super().__init__(*hidden, layer(width, shape[0]))
+        self.width = width
+        scaled_weights(self.modules(), rng)
+        for parameter in self[-1].parameters():
+            nn.init.zeros_(parameter)
 
 
 @dataclass(frozen=True)
@@ -57,17 +70,8 @@ class translated:  # noqa: N801
     def __call__(self, shapes: Shapes, rng: torch.Generator) -> TranslatedGenerator:
         shape = shapes.marginals[0]
         first = self.first(Shapes(shapes.latent, (shape,)), rng)
-        pictures = are_pictures([shape])
-        layer = _convolution if pictures else nn.Linear
-        sizes = (shape[0], self.width, self.width)
-        change = nn.Sequential(
-            *(part for a, b in pairwise(sizes) for part in (layer(a, b), leaky())), layer(self.width, shape[0])
-        )
-        scaled_weights(change.modules(), rng)
-        for parameter in change[-1].parameters():
-            nn.init.zeros_(parameter)
-        matrix = None if pictures else torch.eye(shape[0]) if self.start is None else self.start
-        return TranslatedGenerator(first, change, matrix, width=self.width)
+        start = None if self.start is None else self.start.float()
+        return TranslatedGenerator(first, Change(shape, self.width, rng), start)
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Module:

@@ -101,8 +101,8 @@ class Adaptation:
         pair = self._pair((x, y), numbers)
         loss = self.parts.pull * self.adversarial.pull(_stacked(pair)).sum() + self.parts.cost * _apart(pair)
         if self.parts.ground:
-            left = 1 - self.clock.done
-            loss = loss + self.parts.ground * left * (x - y).square().mean()
+            fading = (1 - 2 * self.clock.done).clamp(min=0).square()
+            loss = loss + self.parts.ground * fading * (x - y).square().mean()
         for drawn in rows:
             real, _ = Labelled.parted(drawn, tuple(self.generator.units.means[SOURCE].shape))
             made = self._translated(self.generator.units.from_data((real,), (SOURCE,))[0])
@@ -157,8 +157,7 @@ class Adaptation:
             h = self.teacher.judges.embed(y, TARGET, real=True)
             said = self._whole(self.teacher.judges.scores(h)).softmax(1)
             self.alignment.follow(said)
-            left = 1 - self.clock.done
-            sure, label = self.alignment.weighed(said, teaching.alignment * left).max(1)
+            sure, label = self.alignment.weighed(said, teaching.alignment * self.clock.left).max(1)
         each = cross_entropy(scores, label, reduction="none")
         return self._since(teaching.start) * teaching.weight * (each * (sure >= teaching.confidence)).mean()
 

@@ -59,6 +59,7 @@ class Translation:
     """
 
     weight: float = 1.0
+    """Of its critic, in the judges' loss."""
     risk: float = 0.0
     """Of ℰ(D(T(x)), v): how much translated source samples count as labelled target samples."""
 
@@ -100,7 +101,7 @@ class Parts:
     cost: float = 0.01
     """Of E ‖D_e(x) − D_e(y)‖²."""
     ground: float = 0.0
-    """Of E ‖x − y‖² / dim of standardised samples, which only the generator can lower; it fades to 0 towards the end.
+    """Of E ‖x − y‖² / dim of standardised samples, which only the generator lowers; it fades to 0 in half of the run.
 
     At first it says which of several plans is meant; the one with the least E ‖x − y‖² itself need not keep classes.
     """

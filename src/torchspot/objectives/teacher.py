@@ -16,7 +16,7 @@ SOURCE, TARGET = 0, 1
 
 _RATE = 0.02
 _MOST = math.log(10)
-"""No class counts more than ten times as much as it did, or less than a tenth."""
+"""No class counts more than ten times as much as classes do on average (of logarithms), or less than a tenth."""
 
 
 class Clock(nn.Module):
@@ -28,6 +28,11 @@ class Clock(nn.Module):
         super().__init__()
         self.steps = steps
         self.register_buffer("done", torch.zeros(()))
+
+    @property
+    def left(self) -> Float[Tensor, ""]:
+        """How much of it is still to come."""
+        return (1 - self.done).clamp(min=0)
 
     def tick(self) -> None:
         """One step more."""
@@ -56,7 +61,8 @@ class Alignment(nn.Module):
     def follow(self, said: Float[Tensor, "batch classes"]) -> None:
         """One step of the potentials, for what the teacher says of a batch."""
         lacking = len(self.wanted) * (self.wanted - self.weighed(said, 1.0).mean(0))
-        self.potentials.add_(lacking, alpha=_RATE).clamp_(-_MOST, _MOST)
+        moved = self.potentials + _RATE * lacking
+        self.potentials.copy_((moved - moved.mean()).clamp(-_MOST, _MOST))
 
     def weighed(self, said: Float[Tensor, "batch classes"], power: Tensor | float) -> Float[Tensor, "batch classes"]:
         """What the teacher says, with weights e^(power · φ)."""
