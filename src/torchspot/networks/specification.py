@@ -20,7 +20,7 @@ from torchspot.networks.generators import (
 )
 from torchspot.networks.ode import Flow, flow
 from torchspot.networks.tied import TiedGenerator, tied
-from torchspot.networks.translated import Change, TranslatedGenerator, translated
+from torchspot.networks.translated import Residual, TranslatedGenerator, translated
 
 _KINDS: dict[str, tuple[type[nn.Module], Any]] = {
     "separate": (SeparateGenerator, separate),
@@ -37,7 +37,7 @@ def to_spec(generator: nn.Module) -> dict[str, Any] | None:
     if isinstance(generator, AnchoredGenerator):
         inner = [to_spec(network) for network in generator.networks]
         return None if None in inner else {"name": "anchored", "at": list(generator.at), "networks": inner}
-    if isinstance(generator, TranslatedGenerator) and isinstance(generator.change, Change):
+    if isinstance(generator, TranslatedGenerator) and isinstance(generator.change, Residual):
         first, width, moved = to_spec(generator.first), generator.change.width, generator.matrix is not None
         return None if first is None else {"name": "translated", "first": first, "width": width, "moved": moved}
     for name, (kind, _) in _KINDS.items():

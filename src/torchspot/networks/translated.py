@@ -1,6 +1,6 @@
 """Generators of pairs whose second end is a translation of the first."""
 
-__all__ = ["Change", "TranslatedGenerator", "translated"]
+__all__ = ["Residual", "TranslatedGenerator", "translated"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class TranslatedGenerator(nn.Module):
 
     matrix: Tensor | None
 
-    def __init__(self, first: nn.Module, change: "Change", matrix: Float[Tensor, "dim dim"] | None = None) -> None:
+    def __init__(self, first: nn.Module, change: "Residual", matrix: Float[Tensor, "dim dim"] | None = None) -> None:
         super().__init__()
         self.first, self.change = first, change
         self.register_buffer("matrix", matrix)
@@ -44,7 +44,7 @@ class TranslatedGenerator(nn.Module):
         return h + (x if self.matrix is None else x @ self.matrix.mT)
 
 
-class Change(nn.Sequential):
+class Residual(nn.Sequential):
     """h: two hidden layers, convolutions of pictures, and a last one that starts at 0."""
 
     def __init__(self, shape: Shape, width: int, rng: torch.Generator) -> None:
@@ -71,7 +71,7 @@ class translated:  # noqa: N801
         shape = shapes.marginals[0]
         first = self.first(Shapes(shapes.latent, (shape,)), rng)
         start = None if self.start is None else self.start.float()
-        return TranslatedGenerator(first, Change(shape, self.width, rng), start)
+        return TranslatedGenerator(first, Residual(shape, self.width, rng), start)
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Module:
