@@ -15,7 +15,7 @@ from torchspot_paper.domains import OTHER_SPLITS, PAPER_TASKS, AdaptationTask, m
 from torchspot_paper.recipe import Call, Outcome, Rows
 
 EXPERIMENT = "table1"
-RUNS = {"daspot": 3, "deepjdot": 3, "stochjdot": 3, "rot": 3, "source-only": 3, "oracle": 3}
+RUNS = {"daspot": 3, "deepjdot": 3, "stochjdot": 3, "rot": 3, "cogan": 3, "source-only": 3, "oracle": 3}
 """Seeds of each method where there are several."""
 LEVEL = 0.95
 PUBLISHED = {
