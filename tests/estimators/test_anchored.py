@@ -9,7 +9,7 @@ from sklearn.base import clone
 from torch import nn
 
 import torchspot
-from torchspot import SPOT, costs, evaluation, latents, presets
+from torchspot import SPOT, callbacks, costs, evaluation, latents, presets
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.anchoring import bound
 from torchspot.estimators.problem import pose
@@ -101,7 +101,7 @@ def test_an_anchored_fit_resumes_bit_for_bit(latent, tmp_path):
     xs = map_problems(2)["linear"].sample(400, 0)
 
     def fit(steps_done, folder):
-        stop = [_StopAt(steps_done)] if steps_done else []
+        stop = [callbacks.Checkpoint(folder, every_seconds=0), _StopAt(steps_done)] if steps_done else []
         spot = SPOT(cost=SQUARED, latent=latent, steps=40, preset=SMALL, callbacks=stop, seed=3)
         return spot.fit(*xs, resume=folder)
 
@@ -190,7 +190,7 @@ def test_three_marginals_with_weights_resume_load_and_are_judged(latent, tmp_pat
     xs = problem.sample(1500, 0)
 
     def fit(steps_done, folder):
-        stop = [_StopAt(steps_done)] if steps_done else []
+        stop = [callbacks.Checkpoint(folder, every_seconds=0), _StopAt(steps_done)] if steps_done else []
         return SPOT(cost=problem.cost, latent=latent, steps=60, callbacks=stop, seed=3).fit(*xs, resume=folder)
 
     with pytest.raises(KeyboardInterrupt):
