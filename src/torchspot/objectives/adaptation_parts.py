@@ -2,6 +2,7 @@
 
 __all__ = ["DomainAdversary", "PairRisk", "Parts", "SelfTraining", "Translation"]
 
+import math
 from dataclasses import dataclass
 
 from torchspot.errors import InvalidArgument
@@ -19,7 +20,7 @@ class PairRisk:
     """Pairs whose source end is not as sure as this do not count."""
 
     def __post_init__(self) -> None:
-        _check_shares(self.weight, start=self.start, confidence=self.confidence)
+        _check(self.weight, start=self.start, confidence=self.confidence)
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,14 @@ class SelfTraining:
     confidence: float = 0.9
     """Samples of which the teacher is less sure do not count."""
     alignment: float = 0.0
-    """From 0, the teacher's labels as they are, to 1: brought to the class frequencies of source draws (`Alignment`).
+    """ρ: how firmly the teacher's labels are brought to the class frequencies of source draws (`Alignment`); 0: not.
 
-    That keeps a class from being lost to another early on; it fades to 0 towards the end of the run, as the target's
-    own frequencies may be others.
+    That keeps a class from being lost to another early on. The target's own frequencies may be others, so it is no
+    more than a pull, and fades to 0 towards the end of the run.
     """
 
     def __post_init__(self) -> None:
-        shares = {"start": self.start, "confidence": self.confidence, "alignment": self.alignment}
-        _check_shares(self.weight, **shares)
+        _check(self.weight, self.alignment, start=self.start, confidence=self.confidence)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Translation:
     """Of ℰ(D(T(x)), v): how much translated source samples count as labelled target samples."""
 
     def __post_init__(self) -> None:
-        _check_shares(min(self.weight, self.risk))
+        _check(self.weight, self.risk)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class DomainAdversary:
     """By the embedding."""
 
     def __post_init__(self) -> None:
-        _check_shares(self.weight)
+        _check(self.weight)
         if not (self.shallow or self.deep):
             raise InvalidArgument("a DomainAdversary looks at shallow features, deep ones or both, and this at none.")
 
@@ -115,9 +115,10 @@ class Parts:
             raise InvalidArgument(f"weights of losses must be at least 0, and are {self}.")
 
 
-def _check_shares(weight: float, **shares: float) -> None:
-    if not weight >= 0:
-        raise InvalidArgument(f"the weight of a loss must be at least 0, and is {weight}.")
+def _check(*weights: float, **shares: float) -> None:
+    for weight in weights:
+        if not 0 <= weight < math.inf:
+            raise InvalidArgument(f"weights must be at least 0 and finite, and one is {weight}.")
     for name, value in shares.items():
         if not 0 <= value <= 1:
             raise InvalidArgument(f"{name} must be from 0 to 1, and is {value}.")

@@ -16,7 +16,7 @@ SOURCE, TARGET = 0, 1
 
 _RATE = 0.02
 _MOST = math.log(10)
-"""No class counts more than ten times as much as classes do on average (of logarithms), or less than a tenth."""
+"""No class counts more than ten times as much as the teacher says, or less than a tenth."""
 
 
 class Clock(nn.Module):
@@ -40,29 +40,34 @@ class Clock(nn.Module):
 
 
 class Alignment(nn.Module):
-    """Weights e^φ of the classes with which the teacher finds them as frequent as they are wanted.
+    """Weights e^φ of the classes with which the teacher finds them about as frequent as they are wanted.
 
     φ are potentials of the entropic transport of target samples to classes, where a pair costs −log of what the teacher
-    says: its plan is closest to what the teacher says among those with the wanted frequencies. φ maximises
-    Σ_k wanted_k φ_k − E log Σ_k said_k e^{φ_k}, and climbs it a little with each batch.
+    says, and ρ · KL(frequencies | wanted) is added: its plan is closest to what the teacher says among those with such
+    frequencies. They maximise −ρ Σ_k wanted_k e^{−φ_k/ρ} − E log Σ_k said_k e^{φ_k}, and climb it a little with each
+    batch; at the top, frequencies are wanted_k e^{−φ_k/ρ}.
 
-    Reference: "Stochastic Optimization for Large-scale Optimal Transport", A. Genevay et al., 2016.
+    References: "Stochastic Optimization for Large-scale Optimal Transport", A. Genevay et al., 2016;
+    "Scaling algorithms for unbalanced optimal transport problems", L. Chizat et al., 2018.
     """
 
     wanted: Tensor
     potentials: Tensor
 
-    def __init__(self, wanted: Float[Tensor, " classes"]) -> None:
+    def __init__(self, wanted: Float[Tensor, " classes"], weight: float) -> None:
         super().__init__()
+        self.weight = weight
         self.register_buffer("wanted", wanted.clone())
         self.register_buffer("potentials", torch.zeros_like(wanted))
 
     @torch.no_grad()
     def follow(self, said: Float[Tensor, "batch classes"]) -> None:
         """One step of the potentials, for what the teacher says of a batch."""
-        lacking = len(self.wanted) * (self.wanted - self.weighed(said, 1.0).mean(0))
-        moved = self.potentials + _RATE * lacking
-        self.potentials.copy_((moved - moved.mean()).clamp(-_MOST, _MOST))
+        if self.weight == 0:
+            return
+        allowed = (self.wanted * (-self.potentials / self.weight).exp()).clamp(max=1)
+        lacking = len(self.wanted) * (allowed - self.weighed(said, 1.0).mean(0))
+        self.potentials.add_(_RATE * lacking).clamp_(-_MOST, _MOST)
 
     def weighed(self, said: Float[Tensor, "batch classes"], power: Tensor | float) -> Float[Tensor, "batch classes"]:
         """What the teacher says, with weights e^(power · φ)."""
