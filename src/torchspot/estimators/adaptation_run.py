@@ -230,13 +230,13 @@ def _objective(
     judged = JudgeShapes(held, len(domains.labels.classes))
     judges = _built_judges(estimator.judges, judged, domains, seed).to(device, dtype)
     teacher = Teacher(judges, preset.teacher, looks=parts.teaching is not None)
-    firmness = 0.0 if parts.teaching is None else parts.teaching.alignment
+    most = 0.0 if parts.teaching is None else parts.teaching.alignment
     return Adaptation(
         generator=InDataUnits(network.to(device, dtype), domains.units),
         judges=judges,
         teacher=teacher,
         clock=Clock(sizes.steps * preset.judge_steps).to(device),
-        alignment=Alignment(domains.shares(balanced=preset.balanced), firmness),
+        alignment=Alignment(domains.shares(balanced=preset.balanced), most),
         adversaries=_adversaries(parts.adversary, judges, domains, seed),
         parts=parts,
         adversarial=preset.adversarial,

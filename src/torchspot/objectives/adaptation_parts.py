@@ -40,10 +40,11 @@ class SelfTraining:
     confidence: float = 0.9
     """Samples of which the teacher is less sure do not count."""
     alignment: float = 0.0
-    """ρ: how firmly the teacher's labels are brought to the class frequencies of source draws (`Alignment`); 0: not.
+    """Classes count up to e^alignment times as much, or as little, as the teacher says, so that they come to be about
+    as frequent as in source draws (`Alignment`); 0: as it says.
 
-    That keeps a class from being lost to another early on. The target's own frequencies may be others, so it is no
-    more than a pull, and fades to 0 towards the end of the run.
+    That keeps a class from being lost to another early on. It fades to 0 towards the end of the run, as the target's
+    own frequencies may be others.
     """
 
     def __post_init__(self) -> None:

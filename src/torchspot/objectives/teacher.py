@@ -3,7 +3,6 @@
 __all__ = ["SOURCE", "TARGET", "Alignment", "Clock", "Teacher"]
 
 import copy
-import math
 
 import torch
 from jaxtyping import Float
@@ -15,8 +14,6 @@ SOURCE, TARGET = 0, 1
 """Numbers of the marginals."""
 
 _RATE = 0.02
-_MOST = math.log(10)
-"""No class counts more than ten times as much as the teacher says, or less than a tenth."""
 
 
 class Clock(nn.Module):
@@ -43,31 +40,28 @@ class Alignment(nn.Module):
     """Weights e^φ of the classes with which the teacher finds them about as frequent as they are wanted.
 
     φ are potentials of the entropic transport of target samples to classes, where a pair costs −log of what the teacher
-    says, and ρ · KL(frequencies | wanted) is added: its plan is closest to what the teacher says among those with such
-    frequencies. They maximise −ρ Σ_k wanted_k e^{−φ_k/ρ} − E log Σ_k said_k e^{φ_k}, and climb it a little with each
-    batch; at the top, frequencies are wanted_k e^{−φ_k/ρ}.
+    says and `most` · Σ_k |frequency_k − wanted_k| is added: its plan is closest to what the teacher says but for that.
+    They maximise Σ_k wanted_k φ_k − E log Σ_k said_k e^{φ_k} over |φ_k| ≤ most, and climb it a little with each batch.
+    So a class that the teacher takes for another is found again, and one that is more frequent in truth keeps all
+    samples of which the teacher is sure.
 
-    References: "Stochastic Optimization for Large-scale Optimal Transport", A. Genevay et al., 2016;
-    "Scaling algorithms for unbalanced optimal transport problems", L. Chizat et al., 2018.
+    Reference: "Stochastic Optimization for Large-scale Optimal Transport", A. Genevay et al., 2016.
     """
 
     wanted: Tensor
     potentials: Tensor
 
-    def __init__(self, wanted: Float[Tensor, " classes"], weight: float) -> None:
+    def __init__(self, wanted: Float[Tensor, " classes"], most: float) -> None:
         super().__init__()
-        self.weight = weight
+        self.most = most
         self.register_buffer("wanted", wanted.clone())
         self.register_buffer("potentials", torch.zeros_like(wanted))
 
     @torch.no_grad()
     def follow(self, said: Float[Tensor, "batch classes"]) -> None:
         """One step of the potentials, for what the teacher says of a batch."""
-        if self.weight == 0:
-            return
-        allowed = (self.wanted * (-self.potentials / self.weight).exp()).clamp(max=1)
-        lacking = len(self.wanted) * (allowed - self.weighed(said, 1.0).mean(0))
-        self.potentials.add_(_RATE * lacking).clamp_(-_MOST, _MOST)
+        lacking = len(self.wanted) * (self.wanted - self.weighed(said, 1.0).mean(0))
+        self.potentials.add_(_RATE * lacking).clamp_(-self.most, self.most)
 
     def weighed(self, said: Float[Tensor, "batch classes"], power: Tensor | float) -> Float[Tensor, "batch classes"]:
         """What the teacher says, with weights e^(power · φ)."""
