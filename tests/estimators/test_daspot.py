@@ -273,7 +273,7 @@ def test_captured_steps_of_pictures_are_eager_steps():
         DASPOT(**options, engine=engine).fit(Xs, ys, digits(1)[0])
         for engine in (engines.Captured(), engines.Eager("cuda"))
     )
-    assert captured.plan_.facts["engine"].startswith("captured")
+    assert captured.plan_.facts["engine"].startswith("judges: captured; generator: captured on")
     np.testing.assert_allclose(captured.predict_proba(Xs), eager.predict_proba(Xs), atol=1e-3)
 
 

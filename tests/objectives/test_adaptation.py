@@ -141,11 +141,11 @@ def test_teaching_is_cross_entropy_to_sure_labels_of_the_teacher():
 
 
 def test_alignment_weighs_classes_and_fades():
-    g = game(Parts(teaching=SelfTraining(1.0, confidence=0.0, alignment=1.0)))
+    g = game(Parts(teaching=SelfTraining(1.0, confidence=0.0, alignment=20.0)))
     first = game(Parts()).judge_loss(batch())
     hs, _ = by_hand(g)
     zero, label = torch.zeros(BATCH, dtype=torch.long), g.judges.last(hs[1]).argmax(1)
-    for done, expected in ((0.0, zero), (0.5, zero), (1.0, label)):
+    for done, expected in ((0.0, zero), (0.25, zero), (0.45, zero), (0.5, label), (1.0, label)):
         g.alignment.potentials.copy_(torch.tensor([20.0, 0.0, 0.0]).double())
         g.clock.done.fill_(done)
         torch.testing.assert_close(g.judge_loss(batch()), first + cross_entropy(g.judges.last(hs[1]), expected))

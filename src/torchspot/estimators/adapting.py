@@ -92,7 +92,7 @@ def adaptation(learning_rate: float = 1e-3) -> AdaptationPreset:
             source=1.0,
             cost=0.001,
             pairs=PairRisk(0.1, start=0.25, confidence=0.9),
-            teaching=SelfTraining(1.0, confidence=0.8, alignment=0.7),
+            teaching=SelfTraining(1.0, confidence=0.8, alignment=2.3),
         ),
         change=None,
         balanced=True,

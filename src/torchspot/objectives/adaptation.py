@@ -157,7 +157,7 @@ class Adaptation:
             h = self.teacher.judges.embed(y, TARGET, real=True)
             said = self._whole(self.teacher.judges.scores(h)).softmax(1)
             self.alignment.follow(said)
-            sure, label = self.alignment.weighed(said, self.clock.left).max(1)
+            sure, label = self.alignment.weighed(said, self.clock.early).max(1)
         each = cross_entropy(scores, label, reduction="none")
         return self._since(teaching.start) * teaching.weight * (each * (sure >= teaching.confidence)).mean()
 

@@ -43,8 +43,8 @@ class SelfTraining:
     """Classes count up to e^alignment times as much, or as little, as the teacher says, so that they come to be about
     as frequent as in source draws (`Alignment`); 0: as it says.
 
-    That keeps a class from being lost to another early on. It fades to 0 towards the end of the run, as the target's
-    own frequencies may be others.
+    That keeps a class from being lost to another early on. The target's own frequencies may be others, so it counts in
+    full in the first quarter of the run and no more from the middle on.
     """
 
     def __post_init__(self) -> None:

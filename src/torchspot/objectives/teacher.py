@@ -27,9 +27,9 @@ class Clock(nn.Module):
         self.register_buffer("done", torch.zeros(()))
 
     @property
-    def left(self) -> Float[Tensor, ""]:
-        """How much of it is still to come."""
-        return (1 - self.done).clamp(min=0)
+    def early(self) -> Float[Tensor, ""]:
+        """1 in the first quarter of the run, 0 from its middle on."""
+        return (2 - 4 * self.done).clamp(0, 1)
 
     def tick(self) -> None:
         """One step more."""
