@@ -199,7 +199,8 @@ _SECTIONS = {
         "From the first step until 95 % of USPS test pictures are labelled right, with what the source's classifier of "
         "DeepJDOT takes; reading data and judging are left out. One run after the other, alone on the GPU. `resized`: "
         "USPS brought to 28 pixels as the paper does, not put into MNIST's box, in which the classifier of the source "
-        "is right in 95 % by itself: DeepJDOT gets there while it still learns from the source alone. Runs end at 95 %.",
+        "is right in 95 % by itself: DeepJDOT gets there while it still learns from the source alone. Runs end at "
+        "95 %.",
         runtime.draw,
         True,
         adaptation_tables.runtime,
