@@ -134,7 +134,7 @@ class _Order:
 
     def sizes(self, **usual: int) -> dict[str, Any]:
         """The arguments of this name, or a few steps on small batches."""
-        small = {"steps": 4, "source_steps": 4, "batch_size": 20}
+        small = {"steps": 2, "source_steps": 2, "batch_size": 20}
         return {name: small[name] if self.call.quick else value for name, value in usual.items()}
 
 
