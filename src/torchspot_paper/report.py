@@ -183,13 +183,13 @@ _SECTIONS = {
         "through the same random distortions and colours as `daspot` does; that alone makes most of the difference "
         "between MNIST and USPS. `oracle` knows the labels of the target's training pictures, and sees them "
         "unchanged. The recipe was chosen in about 40 trials by accuracies on these test pictures (most with seed 0; "
-        "the final runs have seeds 0 to 2). Seconds are those of up to twelve runs at a time on one GPU. Published "
-        "numbers of "
-        "DASPOT are the best on test pictures of one run. `daspot-paper` and `daspot-reference` are cut short, at the "
+        "the final runs have seeds 0 to 2). Seconds are those of up to twelve runs at a time on one GPU. "
+        "Published numbers of DASPOT are the best on test pictures of one run. "
+        "`daspot-paper` and `daspot-reference` are cut short, at the "
         "steps that the table gives (the paper has 400 000, the authors' scripts 40 000). The third seed of "
         "`daspot` on SVHN loses part of a class to others. All rows are of code before source samples were drawn class "
-        "by class and classes aligned by transport, which mends that in trials (docs/architecture.md) and is not "
-        "measured here yet.",
+        "by class and classes aligned by transport. The present recipe has not been measured on a GPU, and finds that "
+        "class in trials on a CPU (docs/architecture.md).",
         table1_adaptation.draw,
         True,
         adaptation_tables.table1,

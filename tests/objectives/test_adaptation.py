@@ -250,6 +250,8 @@ def test_adversaries_and_judges_pull_in_opposite_directions():
         lambda: Parts(cost=-1),
         lambda: PairRisk(start=2),
         lambda: SelfTraining(confidence=-0.1),
+        lambda: SelfTraining(alignment=float("nan")),
+        lambda: Translation(risk=float("nan")),
         lambda: Translation(weight=-1),
         lambda: DomainAdversary(shallow=False),
     ],
