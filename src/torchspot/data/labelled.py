@@ -48,7 +48,7 @@ def as_labels(labels: Any, rows: int, name: str = "ys") -> Labels:
         raise InvalidArgument(f"there are {rows} source rows and {len(values)} labels. Give one label a row, in order.")
     classes, codes = np.unique(_of_one_kind(values, name), return_inverse=True)
     if len(classes) < 2:
-        raise InvalidArgument(f"{name} has the single class {classes[0]!r}: there is nothing to tell apart. Give two.")
+        raise InvalidArgument(f"{name} has the single class {classes[0]}: there is nothing to tell apart. Give two.")
     return Labels(classes, codes)
 
 
