@@ -183,7 +183,7 @@ def _cogan(order: _Order) -> Trained:
     parts = Parts(critic=1.0, source=1.0, cost=0.0)
     usual = replace(presets.adaptation(), learning_rate=2e-4, judge_learning_rate=2e-4)
     recipe = replace(usual, parts=parts, change=Unchanged(), balanced=False)
-    return _trained_daspot(order, preset=recipe, generator=tied(32, 1), **order.sizes(steps=8000))
+    return _trained_daspot(order, preset=recipe, generator=tied(32, 1), **order.sizes(steps=STEPS))
 
 
 def _supervised(order: _Order, images: Any, labels: np.ndarray, before: float = 0.0) -> Trained:
@@ -261,7 +261,7 @@ RECIPES: dict[str, Callable[[AdaptationPreset], AdaptationPreset]] = {
     "without pairs": _without(pairs=None),
     "without cost": _without(cost=0.0),
     "without teacher": _without(teaching=None),
-    "without alignment": _teaching(alignment=0.0),
+    "without alignment": _teaching(alignment=None),
     "without balance": lambda recipe: replace(recipe, balanced=False),
     "without changes": lambda recipe: replace(recipe, change=Unchanged()),
     "without recolouring": lambda recipe: replace(recipe, change=Distortion(gain=0.0, level=0.0, negative=False)),

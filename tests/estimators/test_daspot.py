@@ -19,7 +19,7 @@ from torchspot.networks.generators import separate
 from torchspot.networks.judges import JudgeShapes, mlp_judges, picture_judges
 from torchspot.networks.tied import tied
 from torchspot.networks.translated import translated
-from torchspot.objectives.adaptation_parts import DomainAdversary, SelfTraining, Translation
+from torchspot.objectives.adaptation_parts import ClassAlignment, DomainAdversary, SelfTraining, Translation
 from torchspot.plans.classifier import load_classifier
 from torchspot_paper.tabular import domains
 
@@ -254,7 +254,8 @@ def test_it_learns_pictures():
 
 @UNDONE
 def test_a_resumed_run_knows_what_its_teacher_knew(tmp_path):
-    parts = replace(presets.adaptation().parts, teaching=SelfTraining(1.0, confidence=0.0, alignment=1.0))
+    teaching = SelfTraining(1.0, confidence=0.0, alignment=ClassAlignment(1.0, free=1.0))
+    parts = replace(presets.adaptation().parts, teaching=teaching)
     recipe = replace(presets.adaptation(), parts=parts, width=4)
     Xs, ys = digits(0)
     options = SMALL | {"preset": recipe, "steps": 40, "engine": engines.Eager("cpu", dtype=torch.float64)}

@@ -18,7 +18,14 @@ from torchspot.networks.generators import InDataUnits, Shapes, Units, separate
 from torchspot.networks.judges import JudgeShapes, mlp_judges, picture_judges
 from torchspot.networks.translated import translated
 from torchspot.objectives.adaptation import Adaptation
-from torchspot.objectives.adaptation_parts import DomainAdversary, PairRisk, Parts, SelfTraining, Translation
+from torchspot.objectives.adaptation_parts import (
+    ClassAlignment,
+    DomainAdversary,
+    PairRisk,
+    Parts,
+    SelfTraining,
+    Translation,
+)
 from torchspot.objectives.adversarial import Logistic
 from torchspot.objectives.teacher import Alignment, Clock, Teacher
 
@@ -39,7 +46,8 @@ def game(parts, change=None, *, marginals=2, builder=SEPARATE):
             p.add_(0.3)
     adversaries = Adversaries([(8,), (8,)], rng(3)).double() if parts.adversary else None
     teacher = Teacher(judges, 0.9, looks=parts.teaching is not None)
-    clock, alignment = Clock(10).double(), Alignment(SHARES, parts.teaching.alignment if parts.teaching else 0.0)
+    clock, aligning = Clock(10).double(), parts.teaching and parts.teaching.alignment
+    alignment = aligning and Alignment(SHARES, aligning, steps=3000)
     made = InDataUnits(network, units.double())
     return Adaptation(made, judges, teacher, clock, alignment, adversaries, parts, Logistic(), change or Unchanged())
 
@@ -137,31 +145,44 @@ def test_teaching_is_cross_entropy_to_sure_labels_of_the_teacher():
     each = cross_entropy(g.judges.last(hs[1]), label, reduction="none")
     expected = plain.judge_loss(batch()) + 2 * (each * (sure > 0.371)).mean()
     torch.testing.assert_close(g.judge_loss(batch()), expected)
-    assert not g.alignment.potentials.any()
 
 
-def test_alignment_weighs_classes_and_fades():
-    g = game(Parts(teaching=SelfTraining(1.0, confidence=0.0, alignment=20.0)))
+def test_alignment_weighs_classes_and_ends():
+    g = game(Parts(teaching=SelfTraining(1.0, confidence=0.0, alignment=ClassAlignment(20.0, free=1.0, steps=100))))
     first = game(Parts()).judge_loss(batch())
     hs, _ = by_hand(g)
     zero, label = torch.zeros(BATCH, dtype=torch.long), g.judges.last(hs[1]).argmax(1)
-    for done, expected in ((0.0, zero), (0.25, zero), (0.45, zero), (0.5, label), (1.0, label)):
+    for heard, expected in ((0, zero), (99, zero), (140, zero), (149, label), (10_000, label)):
         g.alignment.potentials.copy_(torch.tensor([20.0, 0.0, 0.0]).double())
-        g.clock.done.fill_(done)
+        g.alignment.heard.fill_(heard)
         torch.testing.assert_close(g.judge_loss(batch()), first + cross_entropy(g.judges.last(hs[1]), expected))
+        assert g.alignment.heard == heard + 1
+
+
+@pytest.mark.parametrize(("steps", "full"), [(6000, 1000), (1500, 500), (2, 1)])
+def test_alignment_is_over_by_the_middle_of_a_run(steps, full):
+    alignment = Alignment(SHARES, ClassAlignment(steps=1000), steps)
+    powers = []
+    for heard in (0, full, 1.25 * full, 1.5 * full, steps + 2):
+        alignment.heard.fill_(heard)
+        powers.append(float(alignment.power))
+    assert powers == [1, 1, 0.5, 0, 0]
 
 
 def test_potentials_follow_what_the_teacher_says():
-    g = game(Parts(teaching=SelfTraining(alignment=0.9)))
+    g = game(Parts(teaching=SelfTraining(alignment=ClassAlignment(0.9, free=1.1))))
     hs, _ = by_hand(g)
     said = g.judges.last(hs[1]).softmax(1)
     g.judge_loss(batch())
-    torch.testing.assert_close(g.alignment.potentials, 0.02 * 3 * (SHARES - said.mean(0)))
+    lacking = (SHARES / 1.1 - said.mean(0)).clamp(min=0)
+    beyond = lacking - (said.mean(0) - 1.1 * SHARES).clamp(min=0)
+    assert beyond.max() > 0 > beyond.min()
+    torch.testing.assert_close(g.alignment.potentials, 0.02 * 3 * beyond)
 
 
-def aligned(said, most):
+def aligned(said, bound, free=1.0):
     """After hearing the same batch again and again, until the potentials stay."""
-    alignment = Alignment(SHARES, most)
+    alignment = Alignment(SHARES, ClassAlignment(bound, free), steps=3000)
     for _ in range(5000):
         alignment.follow(said)
     return alignment
@@ -175,27 +196,35 @@ def test_with_wide_bounds_labels_are_those_of_entropic_transport():
     torch.testing.assert_close(alignment.weighed(said, 0.0), said)
 
 
-def test_bounds_are_the_price_of_other_frequencies():
-    said, most = torch.randn(12, 3, generator=rng(11)).double().softmax(1), 0.2
-    alignment = aligned(said, most)
-    weighed = alignment.weighed(said, 1.0)
+@pytest.mark.parametrize(("bound", "free"), [(0.2, 1.0), (0.2, 1.1), (1.0, 1.1)])
+def test_bounds_are_the_price_of_frequencies_outside_the_free_range(bound, free):
+    said = torch.randn(12, 3, generator=rng(11)).double().softmax(1)
+    weighed = aligned(said, bound, free).weighed(said, 1.0)
     assert 0.01 < (weighed.mean(0) - SHARES).abs().max() < (said.mean(0) - SHARES).abs().max()
 
     def price(numbers):
         rows, off = numbers[:36], numbers[36:]
-        return (rows * np.log(rows / said.numpy().ravel())).sum() / 12 + most * off.sum()
+        return (rows * np.log(rows / said.numpy().ravel())).sum() / 12 + bound * off.sum()
 
     def frequencies(numbers):
         return numbers[:36].reshape(12, 3).mean(0) - SHARES.numpy()
 
+    above, below = (free - 1) * SHARES.numpy(), (1 - 1 / free) * SHARES.numpy()
     constraints = [
         {"type": "eq", "fun": lambda numbers: numbers[:36].reshape(12, 3).sum(1) - 1},
-        {"type": "ineq", "fun": lambda numbers: numbers[36:] - frequencies(numbers)},
-        {"type": "ineq", "fun": lambda numbers: numbers[36:] + frequencies(numbers)},
+        {"type": "ineq", "fun": lambda numbers: numbers[36:] + above - frequencies(numbers)},
+        {"type": "ineq", "fun": lambda numbers: numbers[36:] + below + frequencies(numbers)},
     ]
     start = np.append(said.numpy().ravel(), np.ones(3))
-    best = minimize(price, start, bounds=[(1e-9, 1)] * 39, constraints=constraints, tol=1e-12)
+    best = minimize(price, start, bounds=[(1e-9, 1)] * 36 + [(0, 1)] * 3, constraints=constraints, tol=1e-12)
     np.testing.assert_allclose(weighed.numpy().ravel(), best.x[:36], atol=1e-4)
+
+
+def test_frequencies_in_the_free_range_are_left_alone():
+    said = torch.randn(64, 3, generator=rng(11)).double().softmax(1)
+    off = float((said.mean(0) / SHARES).log().abs().max().exp())
+    assert not aligned(said, 2.3, 1.01 * off).potentials.any()
+    assert aligned(said, 2.3, 0.95 * off).potentials.any()
 
 
 def test_a_class_that_is_absent_does_not_take_over():
@@ -250,7 +279,8 @@ def test_adversaries_and_judges_pull_in_opposite_directions():
         lambda: Parts(cost=-1),
         lambda: PairRisk(start=2),
         lambda: SelfTraining(confidence=-0.1),
-        lambda: SelfTraining(alignment=float("nan")),
+        lambda: ClassAlignment(float("nan")),
+        lambda: ClassAlignment(free=0.9),
         lambda: Translation(risk=float("nan")),
         lambda: Translation(weight=-1),
         lambda: DomainAdversary(shallow=False),

@@ -174,7 +174,7 @@ class AdaptationRun:
         optimizer = preset.optimizer(preset.judge_learning_rate, preset.betas, preset.schedule)
         judges = Player(
             name="judges",
-            modules=(game.judges, game.teacher, game.clock, game.alignment),
+            modules=tuple(m for m in (game.judges, game.teacher, game.clock, game.alignment) if m is not None),
             optimizer=optimizer,
             draw=self._draw("judges", size, "zxy", 4),
             loss=game.judge_loss,
@@ -230,13 +230,15 @@ def _objective(
     judged = JudgeShapes(held, len(domains.labels.classes))
     judges = _built_judges(estimator.judges, judged, domains, seed).to(device, dtype)
     teacher = Teacher(judges, preset.teacher, looks=parts.teaching is not None)
-    most = 0.0 if parts.teaching is None else parts.teaching.alignment
+    steps = sizes.steps * preset.judge_steps
+    aligned = None if parts.teaching is None else parts.teaching.alignment
+    shares = domains.shares(balanced=preset.balanced)
     return Adaptation(
         generator=InDataUnits(network.to(device, dtype), domains.units),
         judges=judges,
         teacher=teacher,
-        clock=Clock(sizes.steps * preset.judge_steps).to(device),
-        alignment=Alignment(domains.shares(balanced=preset.balanced), most),
+        clock=Clock(steps).to(device),
+        alignment=None if aligned is None else Alignment(shares, aligned, steps),
         adversaries=_adversaries(parts.adversary, judges, domains, seed),
         parts=parts,
         adversarial=preset.adversarial,

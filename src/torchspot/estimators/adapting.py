@@ -9,7 +9,7 @@ from functools import partial
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.sizes import Sizes
 from torchspot.networks.augmentation import Change, Unchanged
-from torchspot.objectives.adaptation_parts import PairRisk, Parts, SelfTraining, Translation
+from torchspot.objectives.adaptation_parts import ClassAlignment, PairRisk, Parts, SelfTraining, Translation
 from torchspot.objectives.adversarial import Adversarial, Logistic, Wasserstein
 from torchspot.training.optimizers import Adam, Optimizer
 from torchspot.training.schedules import Constant, Cosine, Schedule
@@ -92,7 +92,7 @@ def adaptation(learning_rate: float = 1e-3) -> AdaptationPreset:
             source=1.0,
             cost=0.001,
             pairs=PairRisk(0.1, start=0.25, confidence=0.9),
-            teaching=SelfTraining(1.0, confidence=0.8, alignment=2.3),
+            teaching=SelfTraining(1.0, confidence=0.8, alignment=ClassAlignment()),
         ),
         change=None,
         balanced=True,

@@ -61,7 +61,8 @@ class Adaptation:
     judges: Judges
     teacher: Teacher
     clock: Clock
-    alignment: Alignment
+    alignment: Alignment | None
+    """Of what the teacher says, where the parts ask for it."""
     adversaries: Adversaries | None
     """Of the domains, where the parts ask for some."""
     parts: Parts
@@ -156,8 +157,10 @@ class Adaptation:
         with torch.no_grad():
             h = self.teacher.judges.embed(y, TARGET, real=True)
             said = self._whole(self.teacher.judges.scores(h)).softmax(1)
-            self.alignment.follow(said)
-            sure, label = self.alignment.weighed(said, self.clock.early).max(1)
+            if self.alignment is not None:
+                self.alignment.follow(said)
+                said = self.alignment.weighed(said, self.alignment.power)
+            sure, label = said.max(1)
         each = cross_entropy(scores, label, reduction="none")
         return self._since(teaching.start) * teaching.weight * (each * (sure >= teaching.confidence)).mean()
 

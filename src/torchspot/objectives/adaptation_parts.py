@@ -1,6 +1,6 @@
 """What DASPOT's judges may minimise beside the critics' loss: each part an option with its weight."""
 
-__all__ = ["DomainAdversary", "PairRisk", "Parts", "SelfTraining", "Translation"]
+__all__ = ["ClassAlignment", "DomainAdversary", "PairRisk", "Parts", "SelfTraining", "Translation"]
 
 import math
 from dataclasses import dataclass
@@ -24,6 +24,27 @@ class PairRisk:
 
 
 @dataclass(frozen=True)
+class ClassAlignment:
+    """Classes of the target are brought near the frequencies of source draws while the teacher finds them.
+
+    That keeps a class from being lost to another early on. The target's own frequencies may be others, so it is for the
+    first steps alone, and frequencies that do not differ much are left as they are (`Alignment` has the formula).
+    """
+
+    bound: float = 2.3
+    """Classes count at most e^bound times as much, or as little, as the teacher says."""
+    free: float = 1.7
+    """Frequencies that differ from the wanted ones at most by this factor are left alone."""
+    steps: int = 1000
+    """It counts in full in so many steps, at most a third of the run, and no more after half as many again."""
+
+    def __post_init__(self) -> None:
+        _check(self.bound, self.free)
+        if min(self.free, self.steps) < 1:
+            raise InvalidArgument(f"`free` and `steps` of an alignment must be at least 1, and it is {self}.")
+
+
+@dataclass(frozen=True)
 class SelfTraining:
     """A teacher, the average of the judges, labels target samples; where it is sure, the judges learn its labels.
 
@@ -39,16 +60,11 @@ class SelfTraining:
     """In this part of the run the weight is 0."""
     confidence: float = 0.9
     """Samples of which the teacher is less sure do not count."""
-    alignment: float = 0.0
-    """Classes count up to e^alignment times as much, or as little, as the teacher says, so that they come to be about
-    as frequent as in source draws (`Alignment`); 0: as it says.
-
-    That keeps a class from being lost to another early on. The target's own frequencies may be others, so it counts in
-    full in the first quarter of the run and no more from the middle on.
-    """
+    alignment: ClassAlignment | None = None
+    """None: classes are as frequent as the teacher says."""
 
     def __post_init__(self) -> None:
-        _check(self.weight, self.alignment, start=self.start, confidence=self.confidence)
+        _check(self.weight, start=self.start, confidence=self.confidence)
 
 
 @dataclass(frozen=True)
