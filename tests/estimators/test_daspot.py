@@ -254,7 +254,7 @@ def test_it_learns_pictures():
 
 @UNDONE
 def test_a_resumed_run_knows_what_its_teacher_knew(tmp_path):
-    teaching = SelfTraining(1.0, confidence=0.0, alignment=ClassAlignment(1.0, free=1.0))
+    teaching = SelfTraining(1.0, confidence=0.0, alignment=ClassAlignment(1.0))
     parts = replace(presets.adaptation().parts, teaching=teaching)
     recipe = replace(presets.adaptation(), parts=parts, width=4)
     Xs, ys = digits(0)

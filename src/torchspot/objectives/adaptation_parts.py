@@ -28,20 +28,18 @@ class ClassAlignment:
     """Classes of the target are brought near the frequencies of source draws while the teacher finds them.
 
     That keeps a class from being lost to another early on. The target's own frequencies may be others, so it is for the
-    first steps alone, and frequencies that do not differ much are left as they are (`Alignment` has the formula).
+    first steps alone: samples of frequent classes are lost only after some time (`Alignment` has the formula).
     """
 
     bound: float = 2.3
     """Classes count at most e^bound times as much, or as little, as the teacher says."""
-    free: float = 1.7
-    """Frequencies that differ from the wanted ones at most by this factor are left alone."""
     steps: int = 1000
     """It counts in full in so many steps, at most a third of the run, and no more after half as many again."""
 
     def __post_init__(self) -> None:
-        _check(self.bound, self.free)
-        if min(self.free, self.steps) < 1:
-            raise InvalidArgument(f"`free` and `steps` of an alignment must be at least 1, and it is {self}.")
+        _check(self.bound)
+        if self.steps < 1:
+            raise InvalidArgument(f"steps of an alignment must be at least 1, and are {self.steps}.")
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,10 @@ class Alignment(nn.Module):
     """Weights e^φ of the classes with which the teacher finds them about as frequent as they are wanted.
 
     φ are potentials of the entropic transport of target samples to classes, where a pair costs −log of what the teacher
-    says and bound · Σ_k ((wanted_k / free − frequency_k)₊ + (frequency_k − free · wanted_k)₊) is added: its plan is
-    closest to what the teacher says but for that. Over |φ_k| ≤ bound they maximise
-
-        Σ_k wanted_k ((φ_k)₊ / free − (−φ_k)₊ · free) − E log Σ_k said_k e^{φ_k}
-
-    and climb it with each batch by a step of proximal ascent. So a class that the teacher takes for another is found
-    again, and where frequencies differ no more than by the factor `free` all is as the teacher says.
+    says and bound · Σ_k |frequency_k − wanted_k| is added: its plan is closest to what the teacher says but for that.
+    They maximise Σ_k wanted_k φ_k − E log Σ_k said_k e^{φ_k} over |φ_k| ≤ bound, and climb it a little with each batch.
+    So a class that the teacher takes for another is found again, and one that is more frequent in truth keeps all
+    samples of which the teacher is sure.
 
     Reference: "Stochastic Optimization for Large-scale Optimal Transport", A. Genevay et al., 2016.
     """
@@ -53,8 +50,7 @@ class Alignment(nn.Module):
 
     def __init__(self, wanted: Float[Tensor, " classes"], part: ClassAlignment, steps: int) -> None:
         super().__init__()
-        self.bound, self.free = part.bound, part.free
-        self.full = max(1.0, min(part.steps, steps / 3))
+        self.bound, self.full = part.bound, max(1.0, min(part.steps, steps / 3))
         self.register_buffer("wanted", wanted.clone())
         self.register_buffer("potentials", torch.zeros_like(wanted))
         self.register_buffer("heard", torch.zeros_like(wanted[0]))
@@ -67,10 +63,8 @@ class Alignment(nn.Module):
     @torch.no_grad()
     def follow(self, said: Float[Tensor, "batch classes"]) -> None:
         """One step of the potentials, for what the teacher says of a batch."""
-        rate = _RATE * len(self.wanted)
-        moved = self.potentials + rate * (self.wanted - self.weighed(said, 1.0).mean(0))
-        above, below = rate * self.wanted * (self.free - 1), rate * self.wanted * (1 - 1 / self.free)
-        self.potentials.copy_((moved - moved.clamp(-above, below)).clamp(-self.bound, self.bound))
+        lacking = len(self.wanted) * (self.wanted - self.weighed(said, 1.0).mean(0))
+        self.potentials.add_(_RATE * lacking).clamp_(-self.bound, self.bound)
         self.heard.add_(1)
 
     def weighed(self, said: Float[Tensor, "batch classes"], power: Tensor | float) -> Float[Tensor, "batch classes"]:
