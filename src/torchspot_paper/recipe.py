@@ -256,7 +256,7 @@ def spot_presets(learning_rate: float) -> dict[str, Preset]:
 
 
 def store(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Adds rows to a file of JSON lines; those with the same setting and metric are replaced."""
+    """Adds rows to a file of JSON lines, in place of all there were of the same settings."""
     new = {_identity(row) for row in rows}
     kept = [row for row in read(file) if _identity(row) not in new] if file.exists() else []
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -270,9 +270,8 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def _identity(row: dict[str, Any]) -> str:
-    """Setting and metric; the number of steps is a fact, and may come from a timing."""
-    setting = {name: value for name, value in row["setting"].items() if name != "steps"}
-    return json.dumps([setting, row["metric"]], sort_keys=True)
+    """The setting; the number of steps is a fact, and may come from a timing."""
+    return json.dumps({name: value for name, value in row["setting"].items() if name != "steps"}, sort_keys=True)
 
 
 def _with_one_thread(run: Run, call: Call, setting: Any) -> list[Outcome]:

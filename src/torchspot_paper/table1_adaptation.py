@@ -74,9 +74,8 @@ def settings(quick: bool) -> list[Setting]:
 def run(call: Call, setting: Setting) -> Iterator[Outcome]:
     """Trains with several seeds and judges each by the target's test pictures; tells how it stands after each."""
     task = made_task(setting.task) if call.quick else real_task(setting.task, data_folder(call.data))
-    meant = RUNS.get(setting.method, 1) if setting.preset in ("default", "changed") else 1
     runs: list[Fitted] = []
-    for seed in range(count := call.runs(meant, quick=1)):
+    for seed in range(count := call.runs(RUNS.get(setting.method, 1), quick=1)):
         runs.append(fitted(call, task, setting.method, setting.preset, seed))
         yield _outcome(setting, runs, ended=len(runs) == count)
     _write_pictures(call, setting, task, runs[0])

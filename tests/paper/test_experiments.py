@@ -91,11 +91,12 @@ def test_one_seed_is_enough(tmp_path):
     assert {row["seeds"] for row in read(tmp_path / "fig2.jsonl")} == {1}
 
 
-def test_rows_of_the_same_setting_and_metric_are_replaced(tmp_path):
+def test_all_rows_of_the_same_setting_are_replaced(tmp_path):
     file = tmp_path / "rows.jsonl"
     first = {"setting": {"a": 1, "steps": 5}, "metric": "error", "value": 1.0}
+    gone = {"setting": {"a": 1, "steps": 5}, "metric": "seconds_to_95", "value": 7.0}
     other = {"setting": {"a": 2}, "metric": "error", "value": 2.0}
-    store(file, [first, other])
+    store(file, [first, gone, other])
     again = {"setting": {"a": 1, "steps": 6}, "metric": "error", "value": 3.0}
     store(file, [again])
     assert sorted(json.dumps(row) for row in read(file)) == sorted(map(json.dumps, [other, again]))
