@@ -103,8 +103,9 @@ def _found(rows: Rows) -> Found:
 
 
 def _by_task(found: Found, tasks: Sequence[str], presets: Any, cell: Any, method: str | None = None) -> str:
-    names = dict.fromkeys(
-        (m, preset) for task, m, preset in found if presets(preset) and task in tasks and method in (None, m)
+    names = sorted(
+        {(m, preset) for task, m, preset in found if presets(preset) and task in tasks and method in (None, m)},
+        key=lambda name: (name[0], name[1] != "default", name[1]),
     )
     used = [task for task in tasks if any((task, *name) in found for name in names)]
     lines = [
