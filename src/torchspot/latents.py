@@ -15,7 +15,7 @@ __all__ = [
     "uniform",
 ]
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral
 from typing import Any, Protocol
@@ -146,8 +146,24 @@ class AnchoredDraws:
                 "this plan starts from real samples, and was loaded without them. Load it with torchspot.load(path, "
                 f"source={'X), X' if len(self.means) == 1 else '(X, Y)), X and Y'} the data it is anchored at."
             )
-        drawn = [source.draw(size, on(source.device, generator)).to(generator.device) for source in self.sources]
-        return self.of(tuple(drawn), self.noise(size, generator))
+        return self.later(size, generator)()
+
+    @property
+    def slow(self) -> bool:
+        """Whether rows have to be read from somewhere."""
+        return any(getattr(source, "slow", False) for source in self.sources)
+
+    def later(self, size: int, generator: torch.Generator) -> Callable[[], Float[Tensor, "batch latent"]]:
+        """Draws which rows are taken and the noise, and gives what reads them: another thread may do that."""
+        reads = [_later(source, size, on(source.device, generator)) for source in self.sources]
+        noise = self.noise(size, generator)
+        return lambda: self.of(tuple(read().to(noise.device) for read in reads), noise)
+
+    def close(self) -> None:
+        """Ends worker processes that read rows."""
+        for source in self.sources:
+            if hasattr(source, "close"):
+                source.close()
 
     def of(self, xs: tuple[Tensor, ...], noise: Float[Tensor, "batch noise"]) -> Float[Tensor, "batch latent"]:
         """z from samples of each anchor in data units, and noise."""
@@ -160,6 +176,13 @@ class AnchoredDraws:
     def noise(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch noise"]:
         """The part of z that is no data."""
         return torch.randn(size, self.noise_dim, generator=generator, device=generator.device)
+
+
+def _later(source: Any, size: int, generator: torch.Generator) -> Callable[[], Tensor]:
+    if getattr(source, "slow", False):
+        return source.later(size, generator)
+    drawn = source.draw(size, generator)
+    return lambda: drawn
 
 
 def normal(dim: int) -> Normal:

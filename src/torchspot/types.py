@@ -80,7 +80,12 @@ class Reading:
 
 @runtime_checkable
 class Sampler(Protocol):
-    """An endless supply of samples."""
+    """An endless supply of samples.
+
+    One that reads from a disk or from worker processes may say so (`slow = True`) and have `later(size, generator)`:
+    it draws which samples are meant and gives a function that reads them, which training calls in a thread ahead of
+    time. `close()`, where it has one, is called at the end of training.
+    """
 
     shape: Shape
     device: torch.device

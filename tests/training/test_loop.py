@@ -227,7 +227,7 @@ def test_batches_depend_on_seed_role_rank_and_number_alone():
 
 def test_what_lives_elsewhere_is_read_into_a_buffer_that_stays():
     draw = Draw(Key(0, "a"), Stream(Noise(), 4, torch.float32), device=torch.device("cpu"))
-    draw._elsewhere = {0: torch.Generator()}
+    draw._fetched = [0]
     draw.advance()
     first = draw()[0]
     kept = first.clone()

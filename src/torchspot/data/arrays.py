@@ -2,9 +2,12 @@
 
 __all__ = ["HeldOut", "Rows", "held_out_rows"]
 
+import functools
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from torchspot.data.loaders import Items
-from torchspot.errors import InvalidArgument
+from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.random import Key
 from torchspot.types import Shape
 
@@ -34,7 +37,8 @@ class Rows:
     """Uniform or weighted draws, with replacement, from the rows of an array.
 
     The array is never copied: a NumPy array is read where it is, a memory map page by page. What a draw costs does
-    not depend on the number of rows. A tensor on another device is drawn from on that device.
+    not depend on the number of rows. A tensor on another device is drawn from on that device. A file that is changed
+    while it is mapped is an error.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class Rows:
         self.values, self.name, self.scale = values, name, scale
         self.shape: Shape = tuple(values.shape[1:])
         self.device = values.device if isinstance(values, Tensor) else torch.device("cpu")
+        self.slow = isinstance(values, np.memmap | Items)
+        self._file = _MappedFile.of(values)
         self._weights = weights
         self._excluded = np.empty(0, dtype=np.int64) if excluded is None else np.sort(excluded)
         self._cumulative = _cumulative(weights, self._excluded)
@@ -65,8 +71,19 @@ class Rows:
         """Rows by index drawn from the generator, with the excluded ones left out."""
         return self.take(self.draw_indices(size, generator))
 
+    def later(self, size: int, generator: torch.Generator) -> Callable[[], Float[Tensor, "batch *shape"]]:
+        """Draws which rows are taken, and gives what reads them: another thread may do that."""
+        return functools.partial(self.take, self.draw_indices(size, generator))
+
+    def close(self) -> None:
+        """Ends worker processes that read rows; the next draw starts them again."""
+        if isinstance(self.values, Items):
+            self.values.close()
+
     def take(self, indices: Int[Tensor, " batch"] | Indices) -> Float[Tensor, "batch *shape"]:
         """The rows with these numbers."""
+        if self._file is not None:
+            self._file.check(self.name)
         if isinstance(self.values, Tensor):
             rows = self.values[torch.as_tensor(indices, device=self.device)]
         else:
@@ -153,6 +170,43 @@ class Rows:
         if not len(self._excluded):
             return k
         return k + torch.searchsorted(self._gaps, k, right=True)
+
+
+@dataclass(frozen=True)
+class _MappedFile:
+    """A file that an array is mapped from, and how it was when that began.
+
+    To read a mapped file that was cut short would end the process without a word. A file that was deleted or replaced
+    by another of its name is still there for the map, and does no harm.
+    """
+
+    path: Path
+    inode: int
+    size: int
+    written: int | None
+    """When it was last written to; None where the map itself may write."""
+
+    @classmethod
+    def of(cls, values: np.ndarray | Tensor | Items) -> "_MappedFile | None":
+        """None for what is not mapped."""
+        if not isinstance(values, np.memmap) or values.filename is None or not Path(values.filename).exists():
+            return None
+        path = Path(values.filename)
+        stat = path.stat()
+        return cls(path, stat.st_ino, stat.st_size, stat.st_mtime_ns if values.mode in ("r", "c") else None)
+
+    def check(self, name: str) -> None:
+        """Raises if the file has changed."""
+        try:
+            now = self.path.stat()
+        except FileNotFoundError:
+            return
+        changed = now.st_size != self.size or self.written not in (None, now.st_mtime_ns)
+        if now.st_ino == self.inode and changed:
+            raise CorruptFile(
+                f"{name}: the file {self.path} was changed while it was read. Start again with a file that stays as "
+                "it is; checkpoints of a run that was under way are intact, but belong to the file as it was."
+            )
 
 
 def held_out_rows(rows: Rows, seed: int, role: str) -> HeldOut:

@@ -2,8 +2,10 @@
 
 __all__ = ["BalancedRows", "LabelledRows", "Labels", "as_labels"]
 
+import functools
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -56,12 +58,20 @@ class LabelledRows:
     """Draws rows as flat numbers, the number of their class at the end, as the rows are drawn (by weight, say)."""
 
     def __init__(self, rows: Rows, codes: Int[np.ndarray, " rows"]) -> None:
-        self.rows, self.device = rows, rows.device
+        self.rows, self.device, self.slow = rows, rows.device, rows.slow
         self.codes = torch.from_numpy(codes).to(rows.device)
 
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch numbers"]:
         """Samples with their labels."""
         return self.take(self.rows.draw_indices(size, generator))
+
+    def later(self, size: int, generator: torch.Generator) -> Callable[[], Float[Tensor, "batch numbers"]]:
+        """Draws which rows are taken, and gives what reads them."""
+        return functools.partial(self.take, self.rows.draw_indices(size, generator))
+
+    def close(self) -> None:
+        """Ends worker processes that read rows."""
+        self.rows.close()
 
     def take(self, chosen: Int[Tensor, " batch"]) -> Float[Tensor, "batch numbers"]:
         """The rows with these numbers."""
@@ -78,7 +88,7 @@ class BalancedRows:
     """Draws as many rows of each class as of any other; within a class as the rows are drawn (by weight, say)."""
 
     def __init__(self, rows: LabelledRows, classes: int) -> None:
-        self.rows, self.device = rows, rows.device
+        self.rows, self.device, self.slow = rows, rows.device, rows.slow
         codes = rows.codes.cpu().numpy()
         order = np.argsort(codes, kind="stable")
         until = np.cumsum(rows.rows.shares()[order])
@@ -90,11 +100,22 @@ class BalancedRows:
 
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch numbers"]:
         """Samples with their labels, class after class in an order of its own for each draw."""
+        return self.rows.take(self._draw_indices(size, generator))
+
+    def later(self, size: int, generator: torch.Generator) -> Callable[[], Float[Tensor, "batch numbers"]]:
+        """Draws which rows are taken, and gives what reads them."""
+        return functools.partial(self.rows.take, self._draw_indices(size, generator))
+
+    def close(self) -> None:
+        """Ends worker processes that read rows."""
+        self.rows.close()
+
+    def _draw_indices(self, size: int, generator: torch.Generator) -> Int[Tensor, " batch"]:
         turn = torch.rand(len(self._sizes), generator=generator, device=self.device).argsort()
         k = turn[torch.arange(size, device=self.device) % len(turn)]
         above = torch.rand(size, generator=generator, device=self.device, dtype=torch.float64)
         place = torch.searchsorted(self._until, self._ends[k] - above * self._sizes[k])
-        return self.rows.take(self._order[place])
+        return self._order[place]
 
 
 def _array(labels: Any) -> np.ndarray:

@@ -3,8 +3,9 @@
 __all__ = ["spooled", "table_columns"]
 
 import hashlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,8 @@ def _arrays(table: pa.Table | pa.RecordBatch) -> list[pa.Array]:
 
 
 def _spool(path: Path, cache: Path) -> None:
+    """Copies the numbers into the cache, which is there whole or not at all."""
+    before = _stats(path)
     try:
         count = _row_count(path)
         batches = _batches(path)
@@ -60,23 +63,28 @@ def _spool(path: Path, cache: Path) -> None:
                 f"{cache.parent}. Free some space, or set TORCHSPOT_CACHE to a folder on a larger disk."
             )
         with replacing(cache) as temporary:
-            _write(temporary, first, batches, count)
+            written = _write(temporary, itertools.chain([first], batches), first, count)
+            if _stats(path) != before:
+                raise CorruptFile(f"{path} was changed while it was read. Wait until it is complete, and start again.")
+            if written != count:
+                raise CorruptFile(f"{path} says that it has {count} rows, and holds {written}. It is damaged.")
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CorruptFile(f"{path} cannot be read: {error}. It may be cut short or of another format.") from error
 
 
-def _write(target: Path, first: np.ndarray, batches: Iterator[np.ndarray], count: int) -> None:
-    out = np.lib.format.open_memmap(target, mode="w+", dtype=first.dtype, shape=(count, first.shape[1]))
+def _write(target: Path, batches: Iterable[np.ndarray], like: np.ndarray, count: int) -> int:
+    """The rows as a .npy file of `count` rows; gives how many there were.
+
+    They are written, not mapped: on a full disk a write fails, where a map would end the process.
+    """
     filled = 0
-    for batch in _chain(first, batches):
-        out[filled : filled + len(batch)] = batch
-        filled += len(batch)
-    out.flush()
-
-
-def _chain(first: np.ndarray, others: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    yield first
-    yield from others
+    header = {"descr": like.dtype.str, "fortran_order": False, "shape": (count, like.shape[1])}
+    with target.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for batch in batches:
+            file.write(np.ascontiguousarray(batch).data)
+            filled += len(batch)
+    return filled
 
 
 def _row_count(path: Path) -> int:
@@ -99,8 +107,19 @@ def _batches(path: Path) -> Iterator[np.ndarray]:
                 f"{file} has other columns than {first}: {_columns(found)}, not {_columns(schema)}. "
                 "Give all files of a folder the same columns, in the same order and of the same types."
             )
-        for batch in pa.parquet.ParquetFile(file).iter_batches():
-            yield table_columns(batch, str(file))
+        yield from _row_groups(file)
+
+
+def _row_groups(file: Path) -> Iterator[np.ndarray]:
+    """The rows of one file, and the number of the row group where it is damaged."""
+    opened = pa.parquet.ParquetFile(file)
+    for k in range(opened.num_row_groups):
+        try:
+            for batch in opened.iter_batches(row_groups=[k]):
+                yield table_columns(batch, str(file))
+        except (pa.ArrowException, OSError) as error:
+            which = f"row group {k + 1} of {opened.num_row_groups}"
+            raise CorruptFile(f"{file} cannot be read: {which} is cut short or damaged ({error}).") from error
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -131,6 +150,10 @@ def _files(path: Path) -> list[Path]:
 def _cache_file(path: Path) -> Path:
     """A name that changes when a file does."""
     folder = Path(os.environ.get("TORCHSPOT_CACHE", Path.home() / ".cache" / "torchspot"))
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in _files(path)]
-    name = hashlib.blake2b(repr((str(path.resolve()), stats)).encode(), digest_size=16).hexdigest()
+    name = hashlib.blake2b(repr((str(path.resolve()), _stats(path))).encode(), digest_size=16).hexdigest()
     return folder / f"{name}.npy"
+
+
+def _stats(path: Path) -> list[tuple[str, int, int]]:
+    """Of each file: name, size and when it was last written to."""
+    return [(file.name, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in _files(path)]

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from torchspot.data.arrays import Rows
 from torchspot.data.distributions import CallableSampler, DistributionSampler
 from torchspot.data.images import PictureFolder, image_files, read_images
-from torchspot.data.loaders import Items, IterableSampler
+from torchspot.data.loaders import Items, IterableSampler, Workers
 from torchspot.data.parquet import spooled, table_columns
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.types import Sampler
@@ -67,7 +67,7 @@ def rows_in(source: Any, name: str) -> tuple[np.ndarray | Tensor | Items, float]
             return None
         case DataLoader():
             collate = default_collate if source.batch_size is None else source.collate_fn
-            return Items(source.dataset, name=name, collate=collate), 1.0
+            return Items(source.dataset, name=name, collate=collate, workers=Workers.of(source)), 1.0
         case Dataset():
             return Items(source, name=name), 1.0
     return None

@@ -122,6 +122,8 @@ def train(
         raise Diverged(f"training diverged at step {training.step}: {error}", training.step) from error
     finally:
         training.ran = {player.name: step.how for player, step in turns}
+        for player, _ in turns:
+            player.draw.close()
         for callback in callbacks:
             if hasattr(callback, "close"):
                 callback.close()

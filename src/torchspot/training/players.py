@@ -4,7 +4,9 @@ __all__ = ["Average", "Draw", "Loss", "Player", "Stream", "Turn", "nothing"]
 
 import copy
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +20,8 @@ from torchspot.types import Parts
 
 _BLOCK = 1024
 """Steps whose numbers (rates and the like) are written to the device at once."""
+_AHEAD = 2
+"""Batches that are read while another is used."""
 
 Loss = Callable[[tuple[Tensor, ...]], Tensor]
 """One number from a batch, differentiable and without randomness of its own."""
@@ -34,8 +38,9 @@ class Stream(NamedTuple):
 class Draw:
     """One batch of each stream, in order; batch k is a function of (seed, role, rank, k) alone.
 
-    `advance` goes on to the next batch and reads what lives elsewhere (on the host, for a run on a GPU) into buffers
-    that stay; the call itself never leaves the device, so that it can be recorded once and replayed.
+    `advance` goes on to the next batch and puts what comes from elsewhere (from the host, for a run on a GPU) into
+    buffers that stay; the call itself never leaves the device, so that it can be recorded once and replayed. Samplers
+    that are `slow` (files, datasets) are read by threads, two batches ahead; which samples these are is drawn here.
 
     Args:
         key: of the random numbers.
@@ -49,15 +54,19 @@ class Draw:
         self.k = 0
         self.generator = generator(key, device)
         places = [getattr(stream.sampler, "device", device) for stream in streams]
-        self._elsewhere = {j: generator(key, place) for j, place in enumerate(places) if place != device}
+        slow = [getattr(stream.sampler, "slow", False) for stream in streams]
+        self._fetched = [j for j, place in enumerate(places) if place != device or (any(slow) and place.type == "cpu")]
+        self._generators = {place: generator(key, place) for place in places}
+        self._readers = _Readers(sum(slow))
+        self._coming: deque[tuple[int, dict[int, Callable[[], Tensor]]]] = deque()
         self._buffers: dict[int, Tensor] = {}
 
     def advance(self) -> None:
         """Goes on to the next batch."""
         self.k += 1
         self.seed()
-        for index, rng in self._elsewhere.items():
-            self._fetch(index, rng.manual_seed(self.key.at(self.k - 1)))
+        if self._fetched:
+            self._fetch()
 
     def seed(self) -> None:
         """Puts the generator at the start of this batch."""
@@ -65,26 +74,78 @@ class Draw:
 
     def __call__(self) -> tuple[Tensor, ...]:
         parts = (
-            self._buffers[j] if j in self._elsewhere else self._draw(stream, self.generator)
+            self._buffers[j] if j in self._buffers else self._ready(stream, self.generator)()
             for j, stream in enumerate(self.streams)
         )
         return tuple(part if self.replicas is None else part.view(self.replicas, -1, *part.shape[1:]) for part in parts)
+
+    def close(self) -> None:
+        """Lets go of what is read ahead and of who reads it; another `advance` begins again."""
+        self._coming.clear()
+        self._readers.close()
+        for stream in self.streams:
+            if hasattr(stream.sampler, "close"):
+                stream.sampler.close()
 
     def state_dict(self) -> dict[str, Any]:
         return {"k": self.k}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.k = state["k"]
+        self._coming.clear()
 
-    def _draw(self, stream: Stream, rng: torch.Generator) -> Tensor:
-        return stream.sampler.draw(stream.size * (self.replicas or 1), rng).to(stream.dtype)
+    def _fetch(self) -> None:
+        """Puts this batch into the buffers, and has the next ones read where that takes time."""
+        if not self._coming:
+            self._begin(self.k - 1)
+        while self._readers and len(self._coming) <= _AHEAD:
+            self._begin(self._coming[-1][0] + 1)
+        for index, wait in self._coming.popleft()[1].items():
+            batch = wait()
+            if index not in self._buffers:
+                self._buffers[index] = torch.empty_like(batch, device=self.device)
+            batch = batch.pin_memory() if batch.device.type == "cpu" and self.device.type == "cuda" else batch
+            self._buffers[index].copy_(batch, non_blocking=True)
 
-    def _fetch(self, index: int, rng: torch.Generator) -> None:
-        batch = self._draw(self.streams[index], rng)
-        if index not in self._buffers:
-            self._buffers[index] = torch.empty_like(batch, device=self.device)
-        batch = batch.pin_memory() if batch.device.type == "cpu" and self.device.type == "cuda" else batch
-        self._buffers[index].copy_(batch, non_blocking=True)
+    def _begin(self, k: int) -> None:
+        """Draws what is fetched for batch k, in order."""
+        for rng in self._generators.values():
+            rng.manual_seed(self.key.at(k))
+        ready = {}
+        for j in self._fetched:
+            sampler = self.streams[j].sampler
+            ready[j] = self._ready(self.streams[j], self._generators[getattr(sampler, "device", self.device)])
+        self._coming.append((k, ready))
+
+    def _ready(self, stream: Stream, rng: torch.Generator) -> Callable[[], Tensor]:
+        """Draws, or has it read what it drew; gives what waits for the batch."""
+        size = stream.size * (self.replicas or 1)
+        if getattr(stream.sampler, "slow", False):
+            return self._readers.start(stream.sampler.later(size, rng), stream.dtype)
+        drawn = stream.sampler.draw(size, rng).to(stream.dtype)
+        return lambda: drawn
+
+
+class _Readers:
+    """Threads that read batches, started when they are first needed."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def start(self, read: Callable[[], Tensor], dtype: torch.dtype) -> Callable[[], Tensor]:
+        """Begins to read; gives what waits for it."""
+        self._pool = self._pool or ThreadPoolExecutor(self._count, thread_name_prefix="torchspot reads")
+        return self._pool.submit(lambda: read().to(dtype)).result
+
+    def close(self) -> None:
+        """Ends the threads once they have read what they are at."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
 
 def nothing() -> None:

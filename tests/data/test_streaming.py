@@ -1,0 +1,272 @@
+"""Data that stays on disk or behind worker processes: read ahead, drawn uniformly, and watched for trouble."""
+
+import errno
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy import stats
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from torchspot import SPOT, latents
+from torchspot.data import as_sampler, parquet
+from torchspot.errors import CorruptFile, TorchspotError
+from torchspot.random import Key
+from torchspot.training.callbacks import Checkpoint
+from torchspot.training.players import Draw, Stream
+
+CPU = torch.device("cpu")
+
+
+def mapped(folder: Path, values: np.ndarray, name: str = "x.npy") -> Path:
+    np.save(folder / name, values)
+    return folder / name
+
+
+def drawing(*sources, size=64, key=None) -> Draw:
+    streams = [Stream(as_sampler(source), size, torch.float64) for source in sources]
+    noise = Stream(latents.normal(2), size, torch.float64)
+    return Draw(key or Key(0, "critics"), noise, *streams, device=CPU)
+
+
+def batches(draw: Draw, count: int) -> list[tuple[torch.Tensor, ...]]:
+    found = []
+    for _ in range(count):
+        draw.advance()
+        found.append(tuple(part.clone() for part in draw()))
+    draw.close()
+    return found
+
+
+class Squares(Dataset):
+    """Item i is (i, i²)."""
+
+    def __init__(self, count: int, dies_at: int | None = None) -> None:
+        self.count, self.dies_at = count, dies_at
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i):
+        if self.dies_at is not None and i >= self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor([float(i), float(i) ** 2])
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return (torch.tensor([float(k), 1.0]) for k in range(300))
+
+
+@pytest.mark.parametrize("kind", ["mapped", "parquet", "dataset", "workers"])
+def test_what_is_read_ahead_is_what_an_array_gives(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    values = np.stack([np.arange(500.0), np.arange(500.0) ** 2], axis=1)
+    pq.write_table(pa.table({"a": values[:, 0], "b": values[:, 1]}), tmp_path / "x.parquet")
+    source = {
+        "mapped": lambda: mapped(tmp_path, values),
+        "parquet": lambda: tmp_path / "x.parquet",
+        "dataset": lambda: Squares(500),
+        "workers": lambda: DataLoader(Squares(500), batch_size=7, num_workers=2),
+    }[kind]()
+    other = np.random.default_rng(0).normal(size=(300, 2))
+    plain = batches(drawing(values, other), 6)
+    ahead = drawing(source, other)
+    assert as_sampler(source).slow and not as_sampler(values).slow
+    for one, two in zip(plain, batches(ahead, 6), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    resumed = drawing(source, other)
+    batches(resumed, 2)
+    resumed.load_state_dict({"k": 4})
+    assert all(torch.equal(a, b) for a, b in zip(batches(resumed, 1)[0], plain[4], strict=True))
+
+
+def test_rows_that_a_plan_starts_from_are_read_ahead_too(tmp_path):
+    values = np.random.default_rng(0).normal(size=(400, 2))
+    other = np.random.default_rng(1).normal(size=(400, 2)) + 2
+    fitted = [
+        SPOT(latent=latents.anchored(), steps=5, batch_size=32).fit(source, other)
+        for source in (values, mapped(tmp_path, values))
+    ]
+    assert fitted[0].history_[-1]["cost"] == fitted[1].history_[-1]["cost"]
+
+
+def test_a_stream_is_read_ahead_in_its_order():
+    draw = Draw(Key(0, "a"), Stream(as_sampler(Endless()), 7, torch.float64), device=CPU)
+    seen = torch.cat([batch[0][:, 0] for batch in batches(draw, 50)])
+    assert torch.equal(seen, torch.arange(350.0, dtype=torch.float64) % 300)
+
+
+@pytest.mark.parametrize("layout", ["file", "folder"])
+def test_draws_from_a_sorted_file_are_uniform(layout, tmp_path, monkeypatch):
+    """χ² over 50 equal stretches of the file, for single rows and for neighbours within a batch."""
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    rows = np.arange(100_000, dtype=np.float64)
+    target = tmp_path / "sorted"
+    parts = [rows] if layout == "file" else np.array_split(rows, 7)
+    target.mkdir()
+    for k, part in enumerate(parts):
+        pq.write_table(pa.table({"x": part}), target / f"{k}.parquet", row_group_size=9000)
+    source = target / "0.parquet" if layout == "file" else target
+    draw = Draw(Key(3, "critics"), Stream(as_sampler(source), 500, torch.float64), device=CPU)
+    drawn = torch.stack([batch[0][:, 0] for batch in batches(draw, 200)]).numpy()
+    stretch = (drawn // 2000).astype(int)
+    assert stats.chisquare(np.bincount(stretch.ravel(), minlength=50)).pvalue > 1e-3
+    pairs = 10 * (stretch[:, :-1:2] // 5) + stretch[:, 1::2] // 5
+    assert stats.chisquare(np.bincount(pairs.ravel(), minlength=100)).pvalue > 1e-3
+    of_batches = drawn.mean(1)
+    assert stats.kstest((of_batches - 49_999.5) / (100_000 / np.sqrt(12 * 500)), "norm").pvalue > 1e-3
+
+
+def test_a_worker_that_dies_is_said_and_the_checkpoint_is_intact(tmp_path):
+    other = np.random.default_rng(0).normal(size=(300, 2))
+    good = DataLoader(Squares(300), num_workers=2)
+    estimator = SPOT(steps=6, batch_size=16, seed=1, callbacks=[Checkpoint(tmp_path, every_seconds=0)])
+
+    class Kill:
+        def __call__(self, training, record):
+            if training.step == 3:
+                for process in multiprocessing.active_children():
+                    os.kill(process.pid, signal.SIGKILL)
+
+    estimator.callbacks.append(Kill())
+    with pytest.raises(TorchspotError, match="a worker process that reads data set 1 has died"):
+        estimator.fit(good, other, resume=tmp_path)
+    again = SPOT(steps=6, batch_size=16, seed=1).fit(Squares(300), other, resume=tmp_path)
+    straight = SPOT(steps=6, batch_size=16, seed=1).fit(Squares(300), other)
+    assert again.history_[-1]["cost"] == straight.history_[-1]["cost"]
+
+
+def test_a_dataset_that_kills_its_worker_is_said():
+    rows = as_sampler(DataLoader(Squares(300, dies_at=200), num_workers=2))
+    with pytest.raises(TorchspotError, match="has died, often because memory ran out"):
+        rows.take(np.array([1, 250]))
+    rows.close()
+
+
+def test_a_worker_of_a_stream_that_dies_is_said():
+    class Dying(IterableDataset):
+        def __iter__(self):
+            yield torch.zeros(2)
+            if torch.utils.data.get_worker_info() is not None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(TorchspotError, match="a worker process that reads the data has died"):
+        as_sampler(DataLoader(Dying(), batch_size=1, num_workers=1)).draw(50, torch.Generator())
+
+
+@pytest.mark.parametrize("how", ["cut short", "written over"])
+def test_a_mapped_file_that_changes_under_way_ends_the_run_with_its_checkpoint(how, tmp_path):
+    rng = np.random.default_rng(0)
+    values, other = rng.normal(size=(5000, 2)), rng.normal(size=(500, 2))
+    file = mapped(tmp_path, values)
+
+    class Change:
+        def __call__(self, training, record):
+            if training.step == 5:
+                stat = file.stat()
+                if how == "cut short":
+                    os.truncate(file, 4096)
+                else:
+                    with file.open("r+b") as stream:
+                        stream.seek(4096)
+                        stream.write(b"\0" * 4096)
+                os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+
+    saving = Checkpoint(tmp_path / "run", every_seconds=0)
+    with pytest.raises(CorruptFile, match=r"data set 1: the file .*x\.npy was changed while it was read"):
+        SPOT(steps=20, batch_size=16, callbacks=[Change(), saving]).fit(file, other, resume=tmp_path / "run")
+    mapped(tmp_path, values)
+    again = SPOT(steps=20, batch_size=16).fit(file, other, resume=tmp_path / "run")
+    straight = SPOT(steps=20, batch_size=16).fit(values, other)
+    assert again.history_[-1]["cost"] == straight.history_[-1]["cost"]
+
+
+def test_a_mapped_file_may_be_deleted_or_replaced(tmp_path):
+    rows = as_sampler(mapped(tmp_path, np.arange(20.0)[:, None]))
+    mapped(tmp_path, np.zeros((5, 1)), "other.npy").replace(tmp_path / "x.npy")
+    assert rows.take(np.array([19])).item() == 19
+    (tmp_path / "x.npy").unlink()
+    assert rows.take(np.array([19])).item() == 19
+
+
+def test_a_map_that_is_written_to_by_its_owner_is_read_as_it_is(tmp_path):
+    values = np.lib.format.open_memmap(tmp_path / "w.npy", mode="w+", dtype=np.float64, shape=(10, 1))
+    rows = as_sampler(values)
+    values[:] = 3
+    values.flush()
+    assert rows.take(np.array([9])).item() == 3
+
+
+def large_parquet(file: Path) -> None:
+    values = np.random.default_rng(0).normal(size=40_000)
+    pq.write_table(pa.table({"x": values}), file, row_group_size=10_000, compression="snappy")
+
+
+def test_a_damaged_row_group_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "x.parquet"
+    large_parquet(file)
+    group = pq.ParquetFile(file).metadata.row_group(2).column(0)
+    start = group.dictionary_page_offset or group.data_page_offset
+    content = bytearray(file.read_bytes())
+    content[start : start + group.total_compressed_size // 2] = b"\0" * (group.total_compressed_size // 2)
+    file.write_bytes(content)
+    with pytest.raises(CorruptFile, match="row group 3 of 4 is cut short or damaged"):
+        as_sampler(file)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_parquet_file_that_is_cut_short_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "x.parquet"
+    large_parquet(file)
+    os.truncate(file, file.stat().st_size // 2)
+    with pytest.raises(CorruptFile, match=r"x\.parquet cannot be read"):
+        as_sampler(file)
+
+
+def test_rows_that_are_missing_are_not_made_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    large_parquet(tmp_path / "x.parquet")
+    monkeypatch.setattr(parquet, "_row_count", lambda path: 40_001)
+    with pytest.raises(CorruptFile, match="says that it has 40001 rows, and holds 40000"):
+        as_sampler(tmp_path / "x.parquet")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_table_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "x.csv"
+    file.write_text("a\n1\n2\n3\n")
+    read = parquet._batches
+
+    def changing(path):
+        yield from read(path)
+        with file.open("a") as stream:
+            stream.write("4\n")
+
+    monkeypatch.setattr(parquet, "_batches", changing)
+    with pytest.raises(CorruptFile, match="was changed while it was read"):
+        as_sampler(file)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_disk_that_fills_up_while_a_table_is_copied_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    large_parquet(tmp_path / "x.parquet")
+
+    def full(target, batches, like, count):
+        target.write_bytes(next(iter(batches)).tobytes())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(parquet, "_write", full)
+    with pytest.raises(TorchspotError, match="the disk is full"):
+        as_sampler(tmp_path / "x.parquet")
+    assert not list((tmp_path / "cache").iterdir())
