@@ -52,8 +52,8 @@ def write_parquet(folder: Path, rows: int) -> list[Path]:
     for k, target in enumerate(folders):
         target.mkdir()
         for number, piece in enumerate(pieces(k, rows)):
-            piece = piece[np.argsort(piece[:, 0])]
-            table = pa.table({f"x{j}": piece[:, j] for j in range(DIM)})
+            order = np.argsort(piece[:, 0])
+            table = pa.table({f"x{j}": piece[order, j] for j in range(DIM)})
             pq.write_table(table, target / f"{number:04d}.parquet", compression="none")
     return folders
 

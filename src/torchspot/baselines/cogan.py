@@ -24,6 +24,7 @@ from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import Adam, Optimizer
 from torchspot.training.players import Draw, Player, Stream, nothing
+from torchspot.training.ranks import ranks_of
 from torchspot.types import Callback, Cost, Engine, Sampler, Samples
 
 Builder = Callable[[Shapes, torch.Generator], nn.Module]
@@ -125,7 +126,7 @@ class CoGAN(BaseEstimator):
         data = [Stream(sampler, self.batch_size, engine.dtype) for sampler in samplers]
 
         def draw(role: str, *streams: Stream) -> Draw:
-            return Draw(Key(self.seed, role), *streams, device=engine.device)
+            return Draw(Key(self.seed, role, ranks_of(engine).rank), *streams, device=engine.device)
 
         after = getattr(critics, "after_step", nothing)
         return [

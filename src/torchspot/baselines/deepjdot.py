@@ -24,6 +24,7 @@ from torchspot.random import Key
 from torchspot.training.engine import Eager
 from torchspot.training.optimizers import Adam
 from torchspot.training.players import Draw, Player, Stream
+from torchspot.training.ranks import ranks_of
 from torchspot.types import Callback, Engine
 
 Features = Callable[[Tensor, Tensor], Float[Tensor, "batch dim"]]
@@ -119,7 +120,7 @@ class DeepJDOT(Labeller):
             Stream(domains.target, self.batch_size, data),
             Stream(uniform(self.change.dim), 2 * self.batch_size, engine.dtype),
         ]
-        draw = Draw(Key(self.seed, "deepjdot"), *streams, device=engine.device)
+        draw = Draw(Key(self.seed, "deepjdot", ranks_of(engine).rank), *streams, device=engine.device)
         optimizer = Adam(self.learning_rate)
         loss = self._loss(judges, domains)
         player = Player("classifier", (judges, run.average), optimizer, draw, loss, after_step=run.after_step)

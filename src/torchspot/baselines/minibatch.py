@@ -23,6 +23,7 @@ from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import Adam
 from torchspot.training.players import Draw, Player, Stream
+from torchspot.training.ranks import ranks_of
 from torchspot.training.schedules import Cosine
 from torchspot.types import Cost, Engine, Sampler
 
@@ -110,7 +111,7 @@ class MinibatchRegression(BaseEstimator):
             return (network(x)[0] - y).square().sum(1).mean()
 
         stream = Stream(CoupledBatches((first, second), units, self.cost), self.batch_size, engine.dtype)
-        draw = Draw(Key(self.seed, "pairs"), stream, device=engine.device)
+        draw = Draw(Key(self.seed, "pairs", ranks_of(engine).rank), stream, device=engine.device)
         player = Player("map", (network,), Adam(self.learning_rate, schedule=Cosine()), draw, loss, averaging=0.99)
         training = Training([player], self.steps)
         train(training, engine=engine, callbacks=(Divergence(),), log_every=max(1, self.steps // 20))

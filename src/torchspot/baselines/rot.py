@@ -24,6 +24,7 @@ from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import Adam
 from torchspot.training.players import Draw, Player, Stream
+from torchspot.training.ranks import ranks_of
 from torchspot.training.replicas import OverReplicas, replica, stacked
 from torchspot.types import Callback, Cost, Engine, Estimate, Record, Sampler, Samples
 
@@ -136,7 +137,7 @@ class ROT(BaseEstimator):
         streams = self._streams(samplers, engine, self.batch_size)
 
         def player(name: str, module: nn.Module, loss: Any) -> Player:
-            draw = Draw(Key(self.seed, name), *streams, device=engine.device, replicas=runs)
+            draw = Draw(Key(self.seed, name, ranks_of(engine).rank), *streams, device=engine.device, replicas=runs)
             return Player(name, (module,), Adam(self.learning_rate), draw, loss)
 
         return [

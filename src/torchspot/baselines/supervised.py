@@ -25,6 +25,7 @@ from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import Adam
 from torchspot.training.players import Draw, Player, Stream
+from torchspot.training.ranks import ranks_of
 from torchspot.training.schedules import Cosine
 from torchspot.types import Callback, Engine
 
@@ -125,7 +126,7 @@ class Supervised(Labeller):
             Stream(domains.source, self.batch_size, domains.units.data_dtype),
             Stream(uniform(self.change.dim), self.batch_size, engine.dtype),
         ]
-        draw = Draw(Key(self.seed, "supervised"), *streams, device=engine.device)
+        draw = Draw(Key(self.seed, "supervised", ranks_of(engine).rank), *streams, device=engine.device)
         optimizer = Adam(self.learning_rate, schedule=Cosine())
         player = Player("classifier", (judges, run.average), optimizer, draw, loss, after_step=run.after_step)
         run.go(player, self.steps, engine, self.callbacks)

@@ -25,6 +25,7 @@ from torchspot.cli.folders import claim, clear_demo
 from torchspot.cli.options import anchors_named, choice, cost_named
 from torchspot.cli.pictures import check_folder_for_pictures, opened, points_at, write_pictures
 from torchspot.cli.points import GRID, SAMPLE_TYPES, Grid, rows_of, writer
+from torchspot.cli.processes import again_after_a_stop, claim_together, with_others
 from torchspot.cli.runs import load_plan, load_to_draw, load_to_move, recorded_size
 from torchspot.cli.tables import result_table
 from torchspot.data.points import all_rows
@@ -36,6 +37,7 @@ from torchspot.plans import DensityPlan, PooledPlan, PushforwardPlan
 from torchspot.plots import SampleSheet, plot_evaluation
 from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import Captured, Compiled, Eager, choose_engine
+from torchspot.training.ranks import ranks_of
 from torchspot.types import Engine
 
 app = typer.Typer(
@@ -108,6 +110,9 @@ def fit(
     Two folders of pictures: [bold]torchspot fit cats dogs --cost contour --size 64 --out runs/pets[/bold]
 
     Stopped by Ctrl-C or by anything else? The same command with [bold]--resume[/bold] goes on to the same result.
+
+    On several GPUs or machines: [bold]torchrun --nproc-per-node=4 -m torchspot fit …[/bold], with --batch samples
+    a step on each of them.
     """
     options = {
         "sources": [str(source.resolve()) for source in sources],
@@ -134,14 +139,14 @@ def fit(
         replicas=replicas,
         preset=choice("preset", preset, _PRESETS)(),
         seed=seed,
-        engine=choice("engine", engine, _ENGINES)(device),
+        engine=with_others(choice("engine", engine, _ENGINES)(device), console),
     )
-    claim(out, options, resume)
+    claim_together(out, options, resume, ranks_of(spot.engine))
     data, notes = opened(sources, size, skip_corrupt)
     _say(notes)
     pictures = not any(isinstance(one, Path) for one in data)
     if pictures and engine == "auto":
-        spot.set_params(engine=choose_engine(device, pictures=True))
+        spot.set_params(engine=with_others(choose_engine(device, pictures=True)))
     watching = [SampleSheet(out / "sheet.png")] if pictures else []
     if watching:
         console.print(escape(f"{out}/sheet.png shows pairs as they stand, anew every 30 seconds."), soft_wrap=True)
@@ -336,7 +341,7 @@ def main() -> None:
 
 
 def _say(notes: list[str]) -> None:
-    for note in notes:
+    for note in () if console.quiet else notes:
         problems.print(escape(f"Note: {note}"), soft_wrap=True)
 
 
@@ -353,10 +358,12 @@ def _fit(
     try:
         spot.fit(*sources, resume=out)
     except KeyboardInterrupt as stop:
-        again = shlex.join(["torchspot", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+        again = again_after_a_stop()
         said = str(stop).capitalize() or "Stopped"
         problems.print(escape(f"\n{said}. What was done is saved in {out}. Go on with:\n  {again}"), soft_wrap=True)
         raise typer.Exit(1) from stop
+    if ranks_of(spot.engine).rank > 0:
+        return
     seconds = time.perf_counter() - started
     plan = spot.plan_
     plan.save(out)

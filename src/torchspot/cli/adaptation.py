@@ -4,7 +4,6 @@ __all__ = ["adapt", "predict", "read_labels"]
 
 import json
 import shlex
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -21,9 +20,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchspot import storage
-from torchspot.cli.folders import RECORD, claim
+from torchspot.cli.folders import RECORD
 from torchspot.cli.options import choice
 from torchspot.cli.pictures import opened, points_at
+from torchspot.cli.processes import again_after_a_stop, claim_together, with_others
 from torchspot.cli.runs import recorded_size
 from torchspot.data.sources import as_sampler
 from torchspot.errors import InvalidArgument
@@ -35,6 +35,7 @@ from torchspot.plots import plot_labels, plot_sheet, unit_range
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import choose_engine
+from torchspot.training.ranks import ranks_of
 
 console = Console()
 problems = Console(stderr=True)
@@ -80,7 +81,8 @@ def adapt(
     options |= {"columns": columns} if columns else {}
     recipe = choice("preset", preset, _PRESETS)()
     known = read_labels(labels)
-    claim(out, options, resume)
+    engine = with_others(choose_engine(device), console)
+    claim_together(out, options, resume, ranks_of(engine))
     data, notes = opened((source, target), size, skip_corrupt=False)
     _say(notes)
     pictures = are_pictures([as_sampler(data[1]).shape])
@@ -89,7 +91,7 @@ def adapt(
         batch_size=batch,
         preset=recipe,
         seed=seed,
-        engine=choose_engine(device, pictures=pictures),
+        engine=with_others(choose_engine(device, pictures=True)) if pictures else engine,
         callbacks=[Progress(console), Checkpoint(out)],
     )
     _fit(daspot, data[0], known, data[1], out)
@@ -185,9 +187,11 @@ def _fit(daspot: DASPOT, source: Any, labels: np.ndarray, target: Any, out: Path
             warnings.simplefilter("always", UserWarning)
             daspot.fit(source, labels, target, resume=out)
     except KeyboardInterrupt as stop:
-        again = shlex.join(["torchspot", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+        again = again_after_a_stop()
         problems.print(escape(f"\nStopped. What was done is saved in {out}. Go on with:\n  {again}"), soft_wrap=True)
         raise typer.Exit(1) from stop
+    if ranks_of(daspot.engine).rank > 0:
+        return
     _say([str(warning.message) for warning in said])
     daspot.classifier_.save(out)
     files = ["classifier.safetensors", "history.jsonl", _draw(daspot, (source, target), out)]
@@ -220,7 +224,7 @@ def _draw(daspot: DASPOT, sources: tuple[Any, Any], out: Path) -> str:
 
 
 def _say(notes: list[str]) -> None:
-    for note in notes:
+    for note in () if console.quiet else notes:
         problems.print(escape(f"Note: {note}"), soft_wrap=True)
 
 

@@ -111,7 +111,7 @@ def _begin_work(read: Callable[[np.ndarray], np.ndarray], init: Any, numbers: An
     torch.set_num_threads(1)
     torch.manual_seed(seed + number)
     random.seed(seed + number)
-    np.random.seed((seed + number) % 2**32)  # noqa: NPY002
+    np.random.seed((seed + number) % 2**32)
     if init is not None:
         init(number)
     _at_work.append(read)

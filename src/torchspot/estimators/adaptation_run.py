@@ -18,7 +18,7 @@ from torchspot import costs, latents
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.adapting import AdaptationPreset, adaptation, adaptation_of_vectors
 from torchspot.estimators.networks import Builder, build_generator, moment_start
-from torchspot.estimators.run import keep_in, warn_unrepeatable
+from torchspot.estimators.run import keep_in, warn_unrepeatable, watched_by
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
 from torchspot.networks.adversaries import Adversaries
@@ -33,10 +33,10 @@ from torchspot.objectives.domains import Domains, open_domains
 from torchspot.objectives.teacher import SOURCE, TARGET, Alignment, Clock, Teacher
 from torchspot.plans.classifier import Classifier
 from torchspot.random import Key, generator
-from torchspot.training.callbacks import Divergence, History
 from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training, train
 from torchspot.training.players import Draw, Player, Stream
+from torchspot.training.ranks import ranks_of
 from torchspot.types import Callback, Engine, Record
 
 _JUDGED, _COMPARED = 4096, 2048
@@ -86,12 +86,11 @@ class AdaptationRun:
         self._source = self.domains.balanced() if preset.balanced else self.domains.source
         self.objective = _objective(estimator, preset, self.domains, sizes, self.latent)
         self.training = Training(self._players(preset, sizes), sizes.steps)
-        self.history = History(None if folder is None else folder / "history.jsonl")
-        self.callbacks: tuple[Any, ...] = (Divergence(folder), *estimator.callbacks, self.history)
+        self.history, self.callbacks = watched_by(estimator, folder, ranks_of(engine))
         if folder is not None:
             warn_unrepeatable([] if self.domains.target.repeatable else ["Xt"])
-            checkpoint = keep_in(folder, self.training, self.callbacks, self._identity(preset, sizes))
-            self.callbacks = (*(c for c in self.callbacks if c is not checkpoint), checkpoint)
+            identity = self._identity(preset, sizes)
+            self.callbacks = keep_in(folder, self.training, self.callbacks, identity, ranks_of(engine))
         for callback in self.callbacks:
             if hasattr(callback, "begin"):
                 callback.begin(self)
@@ -167,7 +166,8 @@ class AdaptationRun:
             "y": Stream(self.domains.target, size, data),
         }
         numbers = Stream(uniform(changes * self.objective.change.dim), size, dtype)
-        return Draw(Key(self.seed, role), *(known[name] for name in what), numbers, device=self.engine.device)
+        key = Key(self.seed, role, ranks_of(self.engine).rank)
+        return Draw(key, *(known[name] for name in what), numbers, device=self.engine.device)
 
     def _players(self, preset: AdaptationPreset, sizes: Sizes) -> list[Player]:
         game, size = self.objective, sizes.batch_size

@@ -19,6 +19,7 @@ from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Units
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
+from torchspot.training.ranks import ranks_of
 from torchspot.types import Cost, Engine, Sampler, Samples, Shape
 
 _PROBE, _PROBE_A_NUMBER, _LARGEST_PROBE, _PROBE_NUMBERS = 16_384, 2048, 65_536, 1 << 25
@@ -131,22 +132,20 @@ def pose(
         raise InvalidArgument(
             f"there are {len(sources)} data sets and {len(weights)} weights. Pass one entry each, or None."
         )
-    opened = [
-        as_sampler(source, weights=w, name=f"data set {k + 1}")
-        for k, (source, w) in enumerate(zip(sources, weights, strict=True))
-    ]
+    ranks = ranks_of(engine)
+    named = [(source, w, f"data set {k + 1}") for k, (source, w) in enumerate(zip(sources, weights, strict=True))]
+    opened = ranks.in_turn(lambda: [as_sampler(source, weights=w, name=name) for source, w, name in named])
     held_out = tuple(
         held_out_rows(sampler, seed, str(k)) if isinstance(sampler, Rows) else None for k, sampler in enumerate(opened)
     )
     samplers = tuple(map(_training_part, opened, held_out))
-    probe = tuple(_draw(sampler, _probe_size(sampler), Key(seed, f"probe {k}")) for k, sampler in enumerate(samplers))
+    probe = ranks.lead(lambda: tuple(_draw(s, _probe_size(s), Key(seed, f"probe {k}")) for k, s in enumerate(samplers)))
     _check_finite(probe)
     pictures = as_pictures([sampler.shape for sampler in samplers])
     measured = Units.spanning if pictures else Units.of if standardise else Units.plain
     units = measured(probe, engine.dtype).to(engine.device)
-    drawn = (
-        _judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in enumerate(zip(opened, held_out, strict=True))
-    )
+    both = list(enumerate(zip(opened, held_out, strict=True)))
+    drawn = ranks.lead(lambda: [_judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in both])
     judges = units.from_data(tuple(x.to(engine.device, units.data_dtype) for x in drawn))
     return Problem(
         samplers=tuple(s.to(engine.device, units.data_dtype) if isinstance(s, Rows) else s for s in samplers),

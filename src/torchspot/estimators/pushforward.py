@@ -20,7 +20,7 @@ from torchspot.errors import Diverged, InvalidArgument, NotFitted
 from torchspot.estimators.networks import Builder, build_critics, build_generator
 from torchspot.estimators.presets import Preset
 from torchspot.estimators.problem import Problem, pose
-from torchspot.estimators.run import Run, Weighing, judge_of, keep_in, warn_unrepeatable
+from torchspot.estimators.run import Run, Weighing, judge_of, keep_in, warn_unrepeatable, watched_by
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
 from torchspot.networks.augmentation import Augmentation
@@ -30,10 +30,10 @@ from torchspot.networks.generators import InDataUnits, Shapes
 from torchspot.objectives.transport import MarginalWeights, Objective, Transport
 from torchspot.plans import PooledPlan, PushforwardPlan, pooled
 from torchspot.random import Key
-from torchspot.training.callbacks import Divergence, History
 from torchspot.training.engine import choose_engine
 from torchspot.training.loop import Training
 from torchspot.training.players import Draw, Player, Stream, nothing
+from torchspot.training.ranks import ranks_of
 from torchspot.training.replicas import stacked
 from torchspot.training.schedules import Rising
 from torchspot.types import Callback, Cost, Engine, Estimate, Samples, Shape
@@ -182,15 +182,13 @@ def _prepare(
     objectives = [_objective(estimator, problem, game, judges, preset, replica=k) for k in range(replicas)]
     draws = _draws(problem, game, sizes.batch_size, estimator, engine)
     games = [_players(objective, preset, preset.rates(sizes.width), draws) for objective in objectives]
-    training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps)
-    history = History(None if folder is None else folder / "history.jsonl")
-    callbacks: tuple[Any, ...] = (Divergence(folder), *estimator.callbacks, history)
     weighing = Weighing(game.weights, objectives[0].eta)
+    training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps, beside=[weighing])
+    history, callbacks = watched_by(estimator, folder, ranks_of(engine))
     if folder is not None:
         warn_unrepeatable([f"data set {k}" for k in problem.unrepeatable])
         identity = _identity(estimator, preset, problem, game, sizes)
-        checkpoint = keep_in(folder, training, callbacks, identity, weighing)
-        callbacks = (*(callback for callback in callbacks if callback is not checkpoint), checkpoint)
+        callbacks = keep_in(folder, training, callbacks, identity, ranks_of(engine))
     enough = problem.judged * min(2, game.turns)
     judging = Draw(Key(estimator.seed, "judge z"), *_noise(game, enough, engine), device=engine.device)
     judging.advance()
@@ -327,9 +325,10 @@ def _draws(
     data = [Stream(problem.samplers[k], size, problem.units.data_dtype) for k in game.held_of(problem)]
     changes = [Stream(sampler, size, engine.dtype) for sampler in _changes(game)]
     replicas = None if estimator.replicas == 1 else int(estimator.replicas)
+    rank = ranks_of(engine).rank
 
     def draw(role: str, *streams: Stream) -> Draw:
-        return Draw(Key(estimator.seed, role), *streams, device=engine.device, replicas=replicas)
+        return Draw(Key(estimator.seed, role, rank), *streams, device=engine.device, replicas=replicas)
 
     return draw("critics", noise[0], *data, *changes), draw("generator", *noise)
 

@@ -1,6 +1,6 @@
 """One call of `fit` under way: trained, measured, kept on disk, and turned into plans."""
 
-__all__ = ["Run", "Weighing", "judge_of", "keep_in", "warn_unrepeatable"]
+__all__ = ["Run", "Weighing", "judge_of", "keep_in", "warn_unrepeatable", "watched_by"]
 
 import copy
 import statistics
@@ -20,9 +20,10 @@ from torchspot.networks.anchored import AnchoredGenerator
 from torchspot.networks.generators import InDataUnits
 from torchspot.objectives.transport import MarginalWeights, Objective
 from torchspot.plans import PooledPlan, PushforwardPlan, pooled
-from torchspot.training.callbacks import Checkpoint, History
+from torchspot.training.callbacks import Checkpoint, Divergence, History
 from torchspot.training.checkpoint import load_checkpoint
 from torchspot.training.loop import Training, train
+from torchspot.training.ranks import Alone, Ranks, ranks_of
 from torchspot.training.replicas import OverReplicas, replica
 from torchspot.types import Callback, Engine, Record
 
@@ -208,15 +209,25 @@ class _Identity:
             )
 
 
+def watched_by(estimator: Any, folder: Path | None, ranks: Alone | Ranks) -> tuple[History, tuple[Any, ...]]:
+    """The history of a run, and all that is called at its logged steps: of several processes by the first one."""
+    if ranks.rank > 0:
+        history = History()
+        return history, (history,)
+    history = History(None if folder is None else folder / "history.jsonl")
+    return history, (Divergence(folder), *estimator.callbacks, history)
+
+
 def keep_in(
-    folder: Path, training: Training, callbacks: Sequence[Any], identity: dict[str, Any], *remembering: Any
-) -> Checkpoint:
-    """Continues from the folder's checkpoint if there is one; from now on keeps one there."""
+    folder: Path, training: Training, callbacks: Sequence[Any], identity: dict[str, Any], ranks: Alone | Ranks
+) -> tuple[Any, ...]:
+    """Continues from the folder's checkpoint if there is one; the callbacks, of which the last keeps one there."""
     kept = (c for c in callbacks if isinstance(c, Checkpoint) and c.folder.resolve() == folder.resolve())
     checkpoint = next(kept, None) or Checkpoint(folder)
-    checkpoint.companions = (_Identity(identity, folder), *remembering, *(c for c in callbacks if c is not checkpoint))
-    load_checkpoint(folder, training, checkpoint.companions)
-    return checkpoint
+    others = tuple(c for c in callbacks if c is not checkpoint)
+    checkpoint.companions = (_Identity(identity | {"number of processes": ranks.count}, folder), *others)
+    ranks.in_turn(lambda: load_checkpoint(folder, training, checkpoint.companions))
+    return others if ranks.rank > 0 else (*others, checkpoint)
 
 
 def warn_unrepeatable(names: Sequence[str]) -> None:
@@ -234,4 +245,5 @@ def _how_it_ran(training: Training, engine: Engine) -> str:
     ways = training.ran or {"": "under way"}
     same = len(set(ways.values())) == 1
     said = next(iter(ways.values())) if same else "; ".join(f"{name}: {how}" for name, how in ways.items())
-    return f"{said} on {engine.device}"
+    count = ranks_of(engine).count
+    return f"{said} on {engine.device}" + (f", {count} processes" if count > 1 else "")

@@ -17,6 +17,7 @@ from torchspot.errors import InvalidArgument
 from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Units
 from torchspot.random import Key, generator
+from torchspot.training.ranks import ranks_of
 from torchspot.types import Engine, Sampler, Samples, Shape
 
 _PROBE, _PROBE_NUMBERS = 16_384, 1 << 23
@@ -54,7 +55,8 @@ class Domains:
 
 def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Domains:
     """Opens both, checks that they fit together, and measures where they lie: pictures are put into ±1."""
-    source, target = as_sampler(Xs, name="Xs"), as_sampler(Xt, name="Xt")
+    ranks = ranks_of(engine)
+    source, target = ranks.in_turn(lambda: (as_sampler(Xs, name="Xs"), as_sampler(Xt, name="Xt")))
     if not isinstance(source, Rows):
         raise InvalidArgument(
             "Xs must have rows that go with the labels: an array, a table, a file or a Dataset, not a stream."
@@ -66,7 +68,9 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
             "columns (or channels, height and width): bring them to one shape first."
         )
     both = (("Xs", source), ("Xt", target))
-    probe = tuple(_probe(sampler, Key(seed, f"probe {k}"), name) for k, (name, sampler) in enumerate(both))
+    probe = ranks.lead(
+        lambda: tuple(_probe(sampler, Key(seed, f"probe {k}"), name) for k, (name, sampler) in enumerate(both))
+    )
     pictures = are_pictures([source.shape])
     if not pictures and len(source.shape) != 1:
         raise InvalidArgument(

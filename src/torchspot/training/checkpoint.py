@@ -11,7 +11,7 @@ from torchspot import storage
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.training.loop import Training
 
-_KIND, _VERSION = "checkpoint", 2
+_KIND, _VERSION = "checkpoint", 3
 
 
 def checkpoint_file(folder: Path) -> Path:

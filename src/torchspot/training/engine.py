@@ -1,7 +1,8 @@
-"""Engines: where and how player steps run. Eager as written, compiled, or captured into a CUDA graph."""
+"""Engines: where and how player steps run. As written, compiled, captured into a CUDA graph; in many processes."""
 
-__all__ = ["Captured", "Compiled", "Eager", "choose_device", "choose_engine"]
+__all__ = ["Captured", "Compiled", "Distributed", "Eager", "choose_device", "choose_engine"]
 
+import copy
 import importlib.util
 import math
 import os
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from torchspot.errors import InvalidArgument
+from torchspot.training.ranks import Ranks, launched, local_rank
 from torchspot.types import Engine, Parts, Step, Steps
 
 _WARM_UP = 3
@@ -135,6 +137,65 @@ class Compiled:
         return f"Compiled(device={str(self.device)!r}, dtype={self.dtype}, backend={self.backend!r})"
 
 
+class Distributed:
+    """Runs each step in several processes, on one machine or many, and averages their gradients.
+
+    Every process runs the same program, draws batches of its own (`batch_size` samples each) and takes the same step.
+    The first one measures, calls callbacks and writes files. Statistics of batch norm are those of a process's own
+    batches; plans and checkpoints have those of the first.
+
+        torchrun --nproc-per-node=4 script.py      with SPOT(engine=engines.Distributed()) in it
+
+    Args:
+        engine: how steps run in each process; None chooses one for the process's own device. Compiled ones compile at
+            once: by their clocks, processes might decide differently.
+        backend: of torch.distributed; None takes gloo between CPUs and NCCL between GPUs.
+        timeout: seconds that a process waits for the others.
+    """
+
+    def __init__(self, engine: Engine | None = None, *, backend: str | None = None, timeout: float = 1800.0) -> None:
+        self.ranks = Ranks(backend, timeout=timeout)
+        self.engine = copy.copy(choose_engine() if engine is None else engine)
+        if isinstance(self.engine, Compiled):
+            self.engine.outlast = 0.0
+        self.device, self.dtype = self.engine.device, self.engine.dtype
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """As the engine of this process."""
+        with self.engine.running():
+            yield
+
+    def prepare(self, turn: Steps) -> Step:
+        """The step of this process with the gradient of all, from where the first process stands."""
+        self.ranks.share_(turn.tensors())
+        return self.engine.prepare(_Averaged(turn, self.ranks))
+
+    def __repr__(self) -> str:
+        return f"Distributed({self.engine!r}, {self.ranks.rank} of {self.ranks.count})"
+
+
+class _Averaged:
+    """A player's steps with loss and gradient averaged over processes: one message a step."""
+
+    def __init__(self, turn: Steps, ranks: Ranks) -> None:
+        self._turn, self._ranks = turn, ranks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._turn, name)
+
+    def update(self, parts: Parts | None = None) -> None:
+        """The step on the device."""
+        loss, move = parts or self._turn.parts()
+
+        def move_together(value: Tensor, gradient: Tensor, numbers: Tensor) -> None:
+            message = torch.cat((gradient, value.to(gradient).reshape(1)))
+            self._ranks.average_(message)
+            move(message[-1], message[:-1], numbers)
+
+        self._turn.update(Parts(loss, move_together))
+
+
 def _in_precision(turn: Steps, precision: torch.dtype | None) -> Steps:
     return turn if precision is None else _InPrecision(turn, precision)
 
@@ -179,10 +240,10 @@ def choose_engine(device: str = "auto", *, pictures: bool = False) -> Engine:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device of this name, or an error that lists what is there."""
+    """The device of this name, or an error that lists what is there. Processes started together take one GPU each."""
     count = torch.cuda.device_count()
     if name in ("auto", "cuda") and count:
-        return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cuda", local_rank() if launched() else torch.cuda.current_device())
     available = ["cpu", *(f"cuda:{k}" for k in range(count))]
     if name != "auto" and name not in available:
         raise InvalidArgument(f"there is no device {name!r} here. Available: auto, {', '.join(available)}.")

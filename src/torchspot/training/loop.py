@@ -15,13 +15,20 @@ from torch import nn
 
 from torchspot.errors import Diverged, InvalidArgument
 from torchspot.training.players import Player, Turn
+from torchspot.training.ranks import Alone, Ranks, ranks_of
 from torchspot.types import Callback, Engine, Record
 
 
 class Training:
-    """A game under way: what callbacks see and checkpoints hold."""
+    """A game under way: what callbacks see and checkpoints hold.
 
-    def __init__(self, players: Sequence[Player], steps: int) -> None:
+    Args:
+        players: who take turns, in this order.
+        steps: of the game.
+        beside: what else belongs to its state and may change under way, with `state_dict` and `load_state_dict`.
+    """
+
+    def __init__(self, players: Sequence[Player], steps: int, beside: Sequence[Any] = ()) -> None:
         _check_disjoint(players)
         self.planned, self.steps = steps, steps
         self.step = 0
@@ -31,6 +38,7 @@ class Training:
         self.winding_down: str | None = None
         buffers = list({id(b): b for p in players for module in p.modules for b in module.buffers()}.values())
         self.turns = [Turn(p, sum(map(p.repeats, range(steps))), buffers) for p in players]
+        self.beside = tuple(beside)
         self.ran: dict[str, str] = {}
 
     def stop(self, reason: str) -> None:
@@ -63,12 +71,25 @@ class Training:
             raise InvalidArgument(f"player {name!r} keeps no average. Give it averaging=….")
         return turn.average.modules()
 
+    def decisions(self) -> dict[str, Any]:
+        """What callbacks may have decided: when and why to end, and what lies beside the players."""
+        decided = {"steps": self.steps, "stop_reason": self.stop_reason, "winding_down": self.winding_down}
+        windings = [turn.winding for turn in self.turns]
+        return decided | {"windings": windings, "beside": [thing.state_dict() for thing in self.beside]}
+
+    def follow(self, decisions: dict[str, Any]) -> None:
+        """Takes over what was decided, here or by the first of several processes."""
+        self.steps, self.stop_reason = decisions["steps"], decisions["stop_reason"]
+        self.winding_down = decisions["winding_down"]
+        for turn, winding in zip(self.turns, decisions["windings"], strict=True):
+            turn.wind(winding)
+        for thing, state in zip(self.beside, decisions["beside"], strict=True):
+            thing.load_state_dict(state)
+
     def state_dict(self) -> dict[str, Any]:
         turns = {turn.player.name: turn.state_dict() for turn in self.turns}
-        reason = self.stop_reason
-        facts: dict[str, Any] = {"step": self.step, "planned": self.planned, "steps": self.steps, "logged": self.logged}
-        facts |= {"seconds": self.seconds, "stop_reason": reason, "winding_down": self.winding_down}
-        return facts | {"turns": turns}
+        facts = {"step": self.step, "planned": self.planned, "logged": self.logged, "seconds": self.seconds}
+        return facts | {"decisions": self.decisions(), "turns": turns}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -77,9 +98,8 @@ class Training:
                 f"the run to resume was planned for {state['planned']} steps, and this call asks for {self.planned}. "
                 f"Resume with steps={state['planned']}, or start a new run."
             )
-        self.steps, self.winding_down = state["steps"], state["winding_down"]
         self.step, self.logged, self.seconds = state["step"], state["logged"], state["seconds"]
-        self.stop_reason = state["stop_reason"]
+        self.follow(state["decisions"])
         for turn in self.turns:
             turn.load_state_dict(state["turns"][turn.player.name])
 
@@ -95,18 +115,21 @@ def train(
     """Runs the game to its end, from wherever it stands; measures and calls back every `log_every` steps, 0 included.
 
     Ctrl-C ends it between two steps: callbacks may save, then KeyboardInterrupt is raised. A second one is not held up.
+    Of several processes the first one measures, and where callbacks end the game or change it, the others follow.
     """
+    ranks = ranks_of(engine)
+    _check_together(training, ranks)
     turns = [(turn.player, engine.prepare(turn)) for turn in training.turns]
     started = time.perf_counter() - training.seconds
     try:
-        with engine.running(), _interruptible() as interrupted:
+        with engine.running(), _interruptible(ranks.rank) as interrupted:
             while True:
                 if training.step > training.logged and (
                     training.step % log_every == 0 or training.step == training.steps
                 ):
                     training.seconds = time.perf_counter() - started
                     training.logged = training.step
-                    _log(training, callbacks, measure)
+                    _log(training, callbacks, measure, ranks)
                 if training.step >= training.steps or training.stop_reason:
                     return
                 if interrupted():
@@ -129,12 +152,32 @@ def train(
                 callback.close()
 
 
-def _log(training: Training, callbacks: Sequence[Callback], measure: Callable[[], Record]) -> None:
-    record = {"step": training.step, "seconds": round(training.seconds, 3), **measure()}
-    if training.step >= training.steps and training.winding_down is not None:
-        training.stop(training.winding_down)
-    for callback in callbacks:
-        callback(training, record)
+def _log(
+    training: Training, callbacks: Sequence[Callback], measure: Callable[[], Record], ranks: Alone | Ranks
+) -> None:
+    def lead() -> tuple[Record, dict[str, Any]]:
+        record = {"step": training.step, "seconds": round(training.seconds, 3), **measure()}
+        if training.step >= training.steps and training.winding_down is not None:
+            training.stop(training.winding_down)
+        for callback in callbacks:
+            callback(training, record)
+        return record, training.decisions()
+
+    record, decisions = ranks.lead(lead)
+    if ranks.rank > 0:
+        training.follow(decisions)
+        for callback in callbacks:
+            callback(training, record)
+
+
+def _check_together(training: Training, ranks: Alone | Ranks) -> None:
+    """All processes must stand at the same step."""
+    first = ranks.lead(lambda: training.step)
+    if training.step != first:
+        raise InvalidArgument(
+            f"process {ranks.rank} stands at step {training.step} and the first one at {first}. All of them must see "
+            "the same folder of the run: put it where every machine can read it."
+        )
 
 
 def _interrupt(training: Training, callbacks: Sequence[Callback]) -> None:
@@ -145,16 +188,20 @@ def _interrupt(training: Training, callbacks: Sequence[Callback]) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C into a flag, so that it falls between steps. Only the main thread may do so."""
+def _interruptible(rank: int) -> Iterator[Callable[[], bool]]:
+    """Turns the first Ctrl-C into a flag, so that it falls between steps. Only the main thread may do so.
+
+    Of several processes the first one minds it; the others end with that one.
+    """
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield pressed.is_set
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        pressed.set()
-        signal.signal(signal.SIGINT, before)
+        if rank == 0:
+            pressed.set()
+            signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, note)
     try:

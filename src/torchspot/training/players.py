@@ -215,7 +215,8 @@ class Turn:
         self._buffers = buffers
         self.count = 0
         self._left = 0
-        self._winding: tuple[int, int] | None = None
+        self.winding: tuple[int, int] | None = None
+        """From which step of its own on, and in how many, what is left of the schedule is run."""
         self._table = self._numbers().to(self.flat.vector)
         self._row = self.flat.vector.new_zeros(1, dtype=torch.int64)
         self._healthy = self.flat.vector.new_ones((), dtype=torch.bool)
@@ -261,7 +262,13 @@ class Turn:
 
     def wind_down(self, steps: int) -> None:
         """Runs what is left of the schedule in so many steps of its own, from the next one on."""
-        self._winding, self._left = (self.count, steps), 0
+        self.wind((self.count, steps))
+
+    def wind(self, winding: Sequence[int] | None) -> None:
+        """Sets from which of its own steps on, and in how many, what is left of the schedule is run."""
+        new = None if winding is None else (winding[0], winding[1])
+        if new != self.winding:
+            self.winding, self._left = new, 0
 
     def first_bad(self) -> int | None:
         """The first step whose loss or gradient was not finite. Reads from the device."""
@@ -284,7 +291,6 @@ class Turn:
             "memory": self.memory,
             "average": {} if self.average is None else {"vector": self.average.vector},
             "count": self.count,
-            "winding": None if self._winding is None else list(self._winding),
             "buffers": [dict(module.named_buffers()) for module in self.player.modules],
             "draw": self.player.draw.state_dict(),
         }
@@ -299,7 +305,6 @@ class Turn:
             for name, buffer in module.named_buffers():
                 buffer.copy_(buffers[name])
         self.count, self._left = state["count"], 0
-        self._winding = None if state["winding"] is None else (state["winding"][0], state["winding"][1])
         self._good.fill_(self.count)
         self.player.draw.load_state_dict(state["draw"])
 
@@ -307,6 +312,6 @@ class Turn:
         """What the optimiser needs to know about the next steps, and in the last column the weight of the average."""
         t = torch.arange(self.count, self.count + _BLOCK, dtype=torch.float64)
         weights = torch.zeros_like(t) if self.average is None else self.average.weights(t)
-        start, steps = self._winding or (0, self.total)
+        start, steps = self.winding or (0, self.total)
         progress = (start + (t - start) * ((self.total - start) / steps)) / self.total
         return torch.cat((self.player.optimizer.numbers(t, progress), weights[:, None]), dim=1)
