@@ -1,0 +1,39 @@
+"""Commands that torchrun starts in several processes at once."""
+
+__all__ = ["again_after_a_stop", "claim_together", "with_others"]
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from torchspot.cli.folders import RECORD, claim
+from torchspot.training.engine import Distributed
+from torchspot.training.ranks import Alone, Ranks, launched, restarts
+from torchspot.types import Engine
+
+
+def with_others(engine: Engine, console: Console | None = None) -> Engine:
+    """The engine, beside those of the processes that were started together; only the first of them uses the console."""
+    if not launched():
+        return engine
+    together = Distributed(engine)
+    if console is not None:
+        console.quiet = together.ranks.rank > 0
+    return together
+
+
+def claim_together(out: Path, options: dict[str, Any], resume: bool, ranks: Alone | Ranks) -> None:
+    """The first process makes the folder this run's own. A run that torchrun starts again goes on where it stood."""
+    again = resume or (restarts() > 0 and (out / RECORD).exists())
+    ranks.lead(lambda: claim(out, options, again))
+
+
+def again_after_a_stop() -> str:
+    """The command that goes on with the run."""
+    processes = f"--nproc-per-node={os.environ.get('LOCAL_WORLD_SIZE', '1')}"
+    start = ["torchrun", processes, "-m", "torchspot"] if launched() else ["torchspot"]
+    return shlex.join([*start, *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])

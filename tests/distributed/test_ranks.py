@@ -1,0 +1,166 @@
+"""Several processes train together as one process would that draws what all of them draw."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from distributed import worker
+from torchspot import engines
+from torchspot.errors import InvalidArgument
+from torchspot.training.checkpoint import checkpoint_file
+from torchspot.training.players import Draw, Turn
+from torchspot.training.ranks import local_rank
+from torchspot.types import Parts
+
+HERE = Path(__file__).parent
+
+
+def torchrun(processes: int, *arguments, restarts: int = 0) -> subprocess.Popen:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += [f"--max-restarts={restarts}", "--monitor-interval=0.2", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def finished(process: subprocess.Popen) -> str:
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return said
+
+
+class Joined(engines.Eager):
+    """One process that draws what several would, and goes down the mean of their losses."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__("cpu", dtype=torch.float64)
+        self.count = count
+
+    def prepare(self, turn):
+        mine = turn.player.draw
+        draws = [Draw(mine.key._replace(rank=k), *mine.streams, device=mine.device) for k in range(self.count)]
+        loss, move = turn.parts()
+
+        class Step:
+            how = "joined"
+
+            def __call__(self):
+                turn.advance()
+                for draw in draws:
+                    draw.advance()
+                turn.update(Parts(lambda batch: torch.stack([loss(draw()) for draw in draws]).mean(), move))
+
+        return Step()
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_ranks_stay_equal_and_do_what_one_process_with_all_batches_does(processes, tmp_path, monkeypatch):
+    said = finished(torchrun(processes, HERE / "worker.py", tmp_path, "arrays"))
+    assert f"eager on cpu, {processes} processes" in said
+    ranks = [dict(np.load(tmp_path / f"{k}.npz")) for k in range(processes)]
+    for other in ranks[1:]:
+        assert all(np.array_equal(ranks[0][name], other[name]) for name in ranks[0])
+    monkeypatch.setattr(Turn, "update", Turn.update)
+    steps: dict[str, list[np.ndarray]] = {}
+    worker.noting(steps)
+    joined = worker.estimator(Joined(processes)).fit(*worker.data())
+    assert {name: len(taken) for name, taken in steps.items()} == {name: len(ranks[0][name]) for name in steps}
+    for name, taken in steps.items():
+        assert len(taken) >= worker.STEPS
+        np.testing.assert_allclose(np.stack(taken), ranks[0][name], rtol=0, atol=1e-9)
+    assert joined.distance_.value == pytest.approx(float(ranks[0]["distance"]), abs=1e-9)
+    alone = worker.estimator(engines.Eager("cpu", dtype=torch.float64)).fit(*worker.data())
+    assert abs(alone.distance_.value - joined.distance_.value) > 1e-6
+
+
+def test_streams_that_differ_between_processes_still_give_one_game(tmp_path):
+    finished(torchrun(2, HERE / "worker.py", tmp_path, "stream"))
+    ranks = [dict(np.load(tmp_path / f"{k}.npz")) for k in range(2)]
+    assert all(np.array_equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
+
+
+def command_line(folder: Path, out: Path, steps: int) -> list[str]:
+    for k, x in enumerate(worker.data()):
+        np.save(folder / f"{k}.npy", x)
+    options = ["--steps", str(steps), "--batch", "32", "--checkpoint-every", "0", "--device", "cpu"]
+    return ["-m", "torchspot", "fit", str(folder / "0.npy"), str(folder / "1.npy"), "--out", str(out), *options]
+
+
+def kill_one(run: subprocess.Popen, out: Path, rank: int) -> None:
+    """Once there is a second checkpoint, SIGKILL to the process of this rank."""
+    deadline = time.monotonic() + 120
+    first = None
+    while time.monotonic() < deadline:
+        if checkpoint_file(out).exists():
+            written = checkpoint_file(out).stat().st_mtime_ns
+            first = first or written
+            if written != first:
+                break
+        time.sleep(0.02)
+    for process in Path("/proc").iterdir():
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0") if process.name.isdigit() else []
+            mine = (process / "stat").read_text().rsplit(")", 1)[1].split()[1] if variables else ""
+        except OSError:
+            continue
+        if f"RANK={rank}".encode() in variables and mine == str(run.pid):
+            os.kill(int(process.name), signal.SIGKILL)
+            return
+    raise AssertionError("no such process")
+
+
+def costs_of(out: Path) -> list[tuple[int, float]]:
+    records = map(json.loads, (out / "history.jsonl").read_text().splitlines())
+    return [(record["step"], record["cost"]) for record in records]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes under /proc")
+def test_a_killed_worker_ends_the_run_with_a_message_and_restarts_resume_to_the_same_result(tmp_path):
+    steps = 1500
+    straight = torchrun(2, *command_line(tmp_path, tmp_path / "straight", steps))
+    said = finished(straight)
+    assert said.count("plan.safetensors") == 1
+    killed = torchrun(2, *command_line(tmp_path, tmp_path / "killed", steps))
+    kill_one(killed, tmp_path / "killed", rank=1)
+    said, _ = killed.communicate(timeout=300)
+    assert killed.returncode != 0
+    assert "lost touch with another one" in said and "--max-restarts" in said
+    assert not (tmp_path / "killed" / "plan.safetensors").exists()
+    again = torchrun(2, *command_line(tmp_path, tmp_path / "killed", steps), "--resume")
+    finished(again)
+    restarted = torchrun(2, *command_line(tmp_path, tmp_path / "restarted", steps), restarts=1)
+    kill_one(restarted, tmp_path / "restarted", rank=0)
+    finished(restarted)
+    assert costs_of(tmp_path / "straight") == costs_of(tmp_path / "killed") == costs_of(tmp_path / "restarted")
+
+
+def test_a_failure_of_the_first_process_is_said_by_it_and_ends_all(tmp_path):
+    command = command_line(tmp_path, tmp_path / "out", 10)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "something.txt").write_text("")
+    run = torchrun(2, *command)
+    said, _ = run.communicate(timeout=120)
+    assert run.returncode != 0
+    assert "already holds other files" in said
+
+
+def test_without_other_processes_it_is_said_how_to_start_them(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InvalidArgument, match="torchrun --nproc-per-node=2"):
+        engines.Distributed()
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(InvalidArgument, match="1 GPU and was asked for more"):
+        local_rank()
