@@ -2,6 +2,7 @@
 
 __all__ = ["ALONE", "Alone", "Ranks", "launched", "local_rank", "ranks_of", "restarts"]
 
+import atexit
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from torchspot.errors import InvalidArgument, TorchspotError
 
@@ -51,7 +53,7 @@ class Ranks:
             if torch.cuda.is_available():
                 torch.cuda.set_device(local_rank())
             usual = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            dist.init_process_group(backend or usual, timeout=timedelta(seconds=timeout))
+            _meet(backend or usual, timedelta(seconds=timeout))
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
 
     def lead(self, work: Callable[[], T]) -> T:
@@ -103,6 +105,23 @@ class Ranks:
 
 
 ALONE = Alone()
+
+
+def _meet(backend: str, timeout: timedelta) -> None:
+    """Sets up the process group, and takes it down when Python ends: a process that leaves it up may crash then.
+
+    After a restart torchrun's store still holds the addresses of processes that are gone, so each attempt has its own
+    part of it.
+    """
+    store, rank, count = next(rendezvous("env://", timeout=timeout))
+    attempt = dist.PrefixStore(f"torchspot/{restarts()}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=count, timeout=timeout)
+    atexit.register(_part)
+
+
+def _part() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def ranks_of(engine: Any) -> Alone | Ranks:
