@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.rendezvous import rendezvous
 
 from torchspot.errors import InvalidArgument, TorchspotError
 
@@ -113,6 +112,8 @@ def _meet(backend: str, timeout: timedelta) -> None:
     After a restart torchrun's store still holds the addresses of processes that are gone, so each attempt has its own
     part of it.
     """
+    from torch.distributed.rendezvous import rendezvous  # not there in a PyTorch without torch.distributed
+
     store, rank, count = next(rendezvous("env://", timeout=timeout))
     attempt = dist.PrefixStore(f"torchspot/{restarts()}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=attempt, rank=rank, world_size=count, timeout=timeout)

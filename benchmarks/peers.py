@@ -1,0 +1,278 @@
+"""torchspot beside POT, GeomLoss, OTT and FlashSinkhorn: one table, one figure, one JSON row a number.
+
+    pip install POT geomloss pykeops 'ott-jax[neural]' flash-sinkhorn      # what is missing is said in the table
+    python benchmarks/peers.py --out results/peers.jsonl [--devices cpu cuda] [--slots 2] [--only learned/16] [--quick]
+
+Every cell (method, problem, cost, dimension, number of rows, device) runs in a process of its own. Data are made and
+what a library does once (imports, compiled kernels, finding the pace) is done without the clock; it then runs from data
+in memory to the distance and whatever makes partners of fresh points, with `--seconds` for it. Methods that can use any
+time (torchspot, OTT's neural dual) take as many steps as fit, and at most their usual number; others are ended at twice
+the time. A CPU cell has one thread, and as many run at once as there are slots; on the GPU one runs at a time. Memory
+is what the process takes above its data. Where a method has no answer, the row has a reason instead of a value.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+METHODS = (
+    "torchspot",
+    "pot-emd",
+    "pot-emd-split",
+    "pot-sinkhorn",
+    "pot-lazy",
+    "geomloss",
+    "flash-sinkhorn",
+    "ott-sinkhorn",
+    "ott-neural",
+)
+COSTS, DIMS, SIZES = ("euclidean", "squared_euclidean", "learned"), (2, 16, 64), tuple(10**k for k in range(3, 8))
+GAUSSIAN_SIZES = (10_000, 1_000_000)
+PREPARING, JUDGING = 420.0, 300.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a problem."""
+
+    method: str
+    problem: str
+    cost: str
+    d: int
+    n: int
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.method}/{self.problem}/{self.cost}/{self.d}/{self.n}/{self.device}"
+
+    @property
+    def series(self) -> tuple[Any, ...]:
+        """All but the number of rows."""
+        return (self.method, self.problem, self.cost, self.d, self.device)
+
+
+@dataclass
+class Found:
+    """What a cell gave."""
+
+    cell: Cell
+    reason: str | None = None
+    metrics: dict[str, float] | None = None
+
+
+def child(pipe: Connection, cell: Cell, seconds: float, room: float) -> None:
+    """Prepares, waits for its turn, solves, and judges; says each as it is done."""
+    device = torch.device(cell.device)
+    torch.set_num_threads(1 if cell.device == "cpu" else 4)
+    os.environ |= {"JAX_PLATFORMS": cell.device, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    os.environ["KEOPS_CACHE_FOLDER"] = str(Path(tempfile.gettempdir()) / "-".join(map(str, ("keops", *cell.series))))
+    try:
+        import peer_methods
+        from peer_problems import laws
+
+        world = laws(cell.problem, cell.cost, cell.d)
+        x, y = world.sample(cell.n, 0, device)
+        truth = world.truth(device)
+        job = peer_methods.Job(world, cell.cost, x, y, seconds, room)
+        solve = peer_methods.METHODS[cell.method](job)
+        pipe.send("ready")
+        pipe.recv()
+        before, started = memory(cell.device), time.perf_counter()
+        if cell.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        answer = solve()
+        if cell.device == "cuda":
+            torch.cuda.synchronize()
+        took, peak = time.perf_counter() - started, memory(cell.device) - before
+        pipe.send("solved")
+        found = {"value": answer.value, "truth": truth, "error": answer.value / truth - 1}
+        found |= {"seconds": took, "peak_bytes": float(max(0, peak))} | answer.more
+        if "value_at_step_0" in found:
+            found["error_at_step_0"] = found.pop("value_at_step_0") / truth - 1
+        if answer.partner is not None:
+            points = world.base(10_000, torch.Generator(device).manual_seed(5))
+            found["pair_error"] = world.pair_error(points, answer.partner(points), 7, truth)
+        pipe.send(found)
+    except peer_methods.Cannot as why:
+        pipe.send(str(why))
+    except ImportError as error:
+        pipe.send(f"not installed: {error.name}")
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        short = any(word in said for word in ("out of memory", "RESOURCE_EXHAUSTED", "MemoryError", "can't allocate"))
+        pipe.send(f"memory: {first_line(said)}" if short else f"failed: {first_line(said)}")
+
+
+def memory(device: str) -> int:
+    """The most bytes that this process has taken so far; on a GPU by the library that took more."""
+    if device == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    mine = torch.cuda.max_memory_allocated()
+    if "jax" in sys.modules:
+        stats = sys.modules["jax"].devices()[0].memory_stats() or {}
+        mine += stats.get("peak_bytes_in_use", 0)
+    return mine
+
+
+def first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")[:160]
+
+
+def measure(cell: Cell, seconds: float, room: float, turn: AbstractContextManager[Any]) -> Found:
+    """Runs a cell in a process, and ends it where it takes too long; the clock runs only with the turn."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=child, args=(theirs, cell, seconds, room))
+    process.start()
+    theirs.close()
+    try:
+        said = hear(process, ours, PREPARING, "not prepared")
+        if said != "ready":
+            return Found(cell, reason=said)
+        with turn:
+            ours.send("go")
+            said = hear(process, ours, 2 * seconds, f"not done in {2 * seconds:.0f} s")
+        said = hear(process, ours, JUDGING, "partners of fresh points took too long") if said == "solved" else said
+        return Found(cell, metrics=said) if isinstance(said, dict) else Found(cell, reason=said)
+    finally:
+        ours.close()
+        process.join(20)
+        process.kill()
+        process.join()
+
+
+def hear(process: Any, pipe: Connection, seconds: float, late: str) -> Any:
+    """What the process says within this time, or why it says nothing; one that is late is ended."""
+    try:
+        if pipe.poll(seconds):
+            return pipe.recv()
+        process.kill()
+        return f"time: {late}"
+    except EOFError:
+        return "memory: the process was ended by the system"
+
+
+def cells(devices: Sequence[str], sizes: Sequence[int], dims: Sequence[int]) -> list[Cell]:
+    """Mixtures in every size, Gaussians in two; smallest first."""
+    return [
+        Cell(method, problem, cost, d, n, device)
+        for problem, some in (("mixture", sizes), ("gaussian", [n for n in sizes if n in GAUSSIAN_SIZES]))
+        for n in some
+        for d in dims
+        for cost in COSTS
+        for method in METHODS
+        for device in devices
+    ]
+
+
+class Runs:
+    """Cells side by side, those of a series one after the other: past its limit, larger sizes are not tried."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments, self.turn, self.writing = arguments, threading.Lock(), threading.Lock()
+        self.found: list[Found] = []
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self.room = {"cpu": 0.8 * memory / arguments.slots}
+        if "cuda" in arguments.devices:
+            self.room["cuda"] = 0.8 * torch.cuda.get_device_properties(0).total_memory
+        self.started = time.perf_counter()
+
+    def go(self, asked: Sequence[Cell]) -> None:
+        """All of them; those on a GPU are prepared three at a time, and timed one at a time."""
+        series: dict[tuple[Any, ...], list[Cell]] = {}
+        for cell in asked:
+            series.setdefault(cell.series, []).append(cell)
+        pools = {"cpu": ThreadPoolExecutor(self.arguments.slots), "cuda": ThreadPoolExecutor(3)}
+        waiting = [pools[some[0].device].submit(self.one_series, some) for some in series.values()]
+        for future in waiting:
+            future.result()
+
+    def one_series(self, some: Sequence[Cell]) -> None:
+        past = None
+        for cell in some:
+            if past is None:
+                turn = self.turn if cell.device == "cuda" else nullcontext()
+                found = measure(cell, self.arguments.seconds, self.room[cell.device], turn)
+            else:
+                found = Found(cell, reason=past)
+            if found.reason is not None and past is None:
+                said = found.reason.split(":")[0] in ("time", "memory")
+                past = f"{found.reason} (already with n = {cell.n})" if said else found.reason
+            self.note(found)
+
+    def note(self, found: Found) -> None:
+        with self.writing:
+            self.found.append(found)
+            seconds = time.perf_counter() - self.started
+            print(f"{seconds:6.0f} s  {found.cell}  {in_short(found)}", flush=True)
+            self.arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            with self.arguments.out.open("a") as stream:
+                stream.writelines(json.dumps(row) + "\n" for row in rows(found, self.arguments.commit))
+
+
+def in_short(found: Found) -> str:
+    if found.metrics is None:
+        return str(found.reason)
+    pairs = f"pairs {found.metrics['pair_error']:.4f}  " if "pair_error" in found.metrics else ""
+    m = found.metrics
+    return f"error {100 * m['error']:+.2f} %  {pairs}{m['seconds']:.1f} s  {m['peak_bytes'] / 1e6:.0f} MB"
+
+
+def rows(found: Found, commit: str) -> list[dict[str, Any]]:
+    """As they are stored."""
+    cell = found.cell
+    hardware = torch.cuda.get_device_name() if cell.device == "cuda" else "one CPU core"
+    shared = {"experiment": "peers", "setting": asdict(cell), "seeds": 1, "hardware": hardware, "commit": commit}
+    shared["version"] = version(cell.method)
+    if found.metrics is None:
+        return [shared | {"metric": "error", "value": None, "reason": found.reason}]
+    return [shared | {"metric": name, "value": value} for name, value in found.metrics.items()]
+
+
+def version(method: str) -> str:
+    known = {"pot": "POT", "geomloss": "geomloss", "flash": "flash-sinkhorn", "ott": "ott-jax"}
+    package = known.get(method.partition("-")[0], "torchspot")
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return package
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("peers.jsonl"))
+    parser.add_argument("--devices", nargs="*", default=["cpu"] + ["cuda"] * torch.cuda.is_available())
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--slots", type=int, default=max(1, (os.cpu_count() or 1) - 1), help="CPU cells at once")
+    parser.add_argument("--rows", type=int, nargs="*", default=list(SIZES))
+    parser.add_argument("--dims", type=int, nargs="*", default=list(DIMS))
+    parser.add_argument("--only", nargs="*", default=[""], help="cells whose name has one of these in it")
+    parser.add_argument("--commit", default="", help="noted in the rows")
+    parser.add_argument("--quick", action="store_true", help="small problems, to see that everything runs")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rows, arguments.dims, arguments.seconds = [300], [2], 5.0
+    asked = [
+        c for c in cells(arguments.devices, arguments.rows, arguments.dims) if any(o in str(c) for o in arguments.only)
+    ]
+    Runs(arguments).go(asked)
+
+
+if __name__ == "__main__":
+    main()
