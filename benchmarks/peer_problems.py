@@ -35,8 +35,8 @@ class Laws:
     def sample(self, n: int, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """n unpaired samples of each marginal, made in pieces."""
         rng = torch.Generator(device).manual_seed(seed)
-        x = torch.cat([self.base(size, rng) for size in _pieces(n)])
-        return x, torch.cat([self.move(self.base(size, rng), rng) for size in _pieces(n)])
+        x = _filled(n, lambda size: self.base(size, rng))
+        return x, _filled(n, lambda size: self.move(self.base(size, rng), rng))
 
     def truth(self, device: torch.device) -> float:
         """The optimal cost, over two million pairs of the optimal plan (a standard error of about .05 %)."""
@@ -209,5 +209,11 @@ def _directions(count: int, dim: int, rng: Rng) -> Tensor:
     return a / a.norm(dim=1, keepdim=True)
 
 
-def _pieces(n: int) -> list[int]:
-    return [min(CHUNK, n - start) for start in range(0, n, CHUNK)]
+def _filled(n: int, draw: Callable[[int], Tensor]) -> Tensor:
+    """n rows, without room for more than a piece beside them."""
+    first = draw(min(CHUNK, n))
+    rows = first.new_empty(n, first.shape[1])
+    rows[: len(first)] = first
+    for start in range(len(first), n, CHUNK):
+        rows[start : start + CHUNK] = draw(min(CHUNK, n - start))
+    return rows

@@ -8,7 +8,7 @@ what a library does once (imports, compiled kernels, finding the pace) is done w
 in memory to the distance and whatever makes partners of fresh points, with `--seconds` for it. Methods that can use any
 time (torchspot, OTT's neural dual) take as many steps as fit, and at most their usual number; others are ended at twice
 the time. A CPU cell has one thread, and as many run at once as there are slots; on the GPU one runs at a time. Memory
-is what the process takes above its data. Where a method has no answer, the row has a reason instead of a value.
+is what a process takes above its data. Where a method has no answer, the row has a reason instead of a value.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import importlib.metadata
 import json
 import multiprocessing
 import os
-import resource
+import signal
 import sys
 import tempfile
 import threading
@@ -45,6 +45,11 @@ METHODS = (
 COSTS, DIMS, SIZES = ("euclidean", "squared_euclidean", "learned"), (2, 16, 64), tuple(10**k for k in range(3, 8))
 GAUSSIAN_SIZES = (10_000, 1_000_000)
 PREPARING, JUDGING = 420.0, 300.0
+"""Seconds for what is done without the clock."""
+PATIENCE = 1.25
+"""A process is ended after so many times its seconds."""
+STREAMED = ("torchspot", "ott-neural")
+"""Methods whose time does not grow with n; that of others grows as n²."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,7 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float) -> None:
         solve = peer_methods.METHODS[cell.method](job)
         pipe.send("ready")
         pipe.recv()
-        before, started = memory(cell.device), time.perf_counter()
-        if cell.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        before, started = memory_now(cell.device), time.perf_counter()
         answer = solve()
         if cell.device == "cuda":
             torch.cuda.synchronize()
@@ -119,15 +122,23 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float) -> None:
         pipe.send(f"memory: {first_line(said)}" if short else f"failed: {first_line(said)}")
 
 
-def memory(device: str) -> int:
-    """The most bytes that this process has taken so far; on a GPU by the library that took more."""
+def memory_now(device: str) -> int:
+    """Bytes that this process has now; from here on `memory` gives the most it had."""
     if device == "cpu":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    mine = torch.cuda.max_memory_allocated()
-    if "jax" in sys.modules:
-        stats = sys.modules["jax"].devices()[0].memory_stats() or {}
-        mine += stats.get("peak_bytes_in_use", 0)
-    return mine
+        Path("/proc/self/clear_refs").write_text("5")
+    else:
+        torch.cuda.reset_peak_memory_stats()
+    return memory(device)
+
+
+def memory(device: str) -> int:
+    """The most bytes that this process has had since `memory_now`; on a GPU, what either library took."""
+    if device == "cpu":
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+    jax = sys.modules.get("jax")
+    stats = {} if jax is None else jax.devices()[0].memory_stats() or {}
+    return torch.cuda.max_memory_allocated() + stats.get("peak_bytes_in_use", 0)
 
 
 def first_line(text: str) -> str:
@@ -147,7 +158,7 @@ def measure(cell: Cell, seconds: float, room: float, turn: AbstractContextManage
             return Found(cell, reason=said)
         with turn:
             ours.send("go")
-            said = hear(process, ours, 2 * seconds, f"not done in {2 * seconds:.0f} s")
+            said = hear(process, ours, PATIENCE * seconds, f"not done in {PATIENCE * seconds:.0f} s")
         said = hear(process, ours, JUDGING, "partners of fresh points took too long") if said == "solved" else said
         return Found(cell, metrics=said) if isinstance(said, dict) else Found(cell, reason=said)
     finally:
@@ -165,7 +176,8 @@ def hear(process: Any, pipe: Connection, seconds: float, late: str) -> Any:
         process.kill()
         return f"time: {late}"
     except EOFError:
-        return "memory: the process was ended by the system"
+        process.join()
+        return "memory: ended by the system" if process.exitcode == -signal.SIGKILL else f"failed: {process.exitcode=}"
 
 
 def cells(devices: Sequence[str], sizes: Sequence[int], dims: Sequence[int]) -> list[Cell]:
@@ -211,10 +223,18 @@ class Runs:
                 found = measure(cell, self.arguments.seconds, self.room[cell.device], turn)
             else:
                 found = Found(cell, reason=past)
-            if found.reason is not None and past is None:
-                said = found.reason.split(":")[0] in ("time", "memory")
-                past = f"{found.reason} (already with n = {cell.n})" if said else found.reason
+            past = past or self.limit(found)
             self.note(found)
+
+    def limit(self, found: Found) -> str | None:
+        """Why a larger n is not tried, if it is not: n² grows a hundredfold, of which a fifth is asked."""
+        if found.reason is not None:
+            said = found.reason.partition(":")[0] in ("time", "memory")
+            return f"{found.reason} (with n = {found.cell.n:.0e})" if said else found.reason
+        took = (found.metrics or {})["seconds"]
+        if found.cell.method in STREAMED or 20 * took < PATIENCE * self.arguments.seconds:
+            return None
+        return f"time: {took:.1f} s with n = {found.cell.n:.0e}, and grows as n²"
 
     def note(self, found: Found) -> None:
         with self.writing:
@@ -263,15 +283,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--dims", type=int, nargs="*", default=list(DIMS))
     parser.add_argument("--only", nargs="*", default=[""], help="cells whose name has one of these in it")
+    parser.add_argument("--without", nargs="*", default=[], help="… but none of these")
     parser.add_argument("--commit", default="", help="noted in the rows")
     parser.add_argument("--quick", action="store_true", help="small problems, to see that everything runs")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rows, arguments.dims, arguments.seconds = [300], [2], 5.0
-    asked = [
-        c for c in cells(arguments.devices, arguments.rows, arguments.dims) if any(o in str(c) for o in arguments.only)
-    ]
-    Runs(arguments).go(asked)
+    named = [c for c in cells(arguments.devices, arguments.rows, arguments.dims) if is_in(arguments.only, c)]
+    Runs(arguments).go([c for c in named if not is_in(arguments.without, c)])
+
+
+def is_in(names: Sequence[str], cell: Cell) -> bool:
+    return any(name in str(cell) for name in names)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def test_section_5_1(squared):
 
 
 def test_coverage_of_random_problems():
-    """27 problems at a confidence of 95 %; the long version is benchmarks/coverage.py."""
+    """27 problems at a confidence of 95 %; the long version is benchmarks/interval_coverage.py."""
     numbers = range(3 * len(KINDS))
     held = []
     for number in numbers:

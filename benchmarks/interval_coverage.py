@@ -1,7 +1,7 @@
 """How often certificates hold the truth, and how wide they are. Writes one JSON object a line.
 
-    python benchmarks/coverage.py --out results/coverage.jsonl [--problems 207] [--jobs 2] [--quick]
-    python benchmarks/coverage.py --widths --out results/certificate_widths.jsonl [--figure docs/images/widths.png]
+    python benchmarks/interval_coverage.py --out results/coverage.jsonl [--problems 207] [--jobs 2] [--quick]
+    python benchmarks/interval_coverage.py --widths --out results/certificate_widths.jsonl [--figure widths.png]
 
 Coverage: random problems with known truth (tests/random_problems.py: nine kinds in 1 to 8 dimensions, both costs), 6000
 rows a side, with plans that are untrained, badly trained and trained in turn. Widths: dimensions 1 to 64, 10⁵ rows.
