@@ -299,15 +299,20 @@ _POT_NAMES = {"euclidean": "euclidean", "squared_euclidean": "sqeuclidean"}
 
 def _within(seconds: float, fit: Callable[[int], Any], usual: int) -> int:
     """So many steps take nine tenths of this time, by the pace of short runs; at most the usual number."""
-    short, longer = 8, 32
-    fit(short)  # what is done once in a process
-    took = []
-    for steps in (short, longer):
-        started = time.perf_counter()
-        fit(steps)
-        took.append(time.perf_counter() - started)
-    pace = max(1e-5, (took[1] - took[0]) / (longer - short))
-    return min(usual, max(longer, int((0.9 * seconds - took[0]) / pace)))
+    first = longer = 8
+    fit(first)  # what is done once in a process
+    begun = spent = _taken(fit, first)
+    while spent < begun + 1 and longer < usual:
+        longer *= 4
+        spent = _taken(fit, longer)
+    pace = max(1e-5, (spent - begun) / (longer - first))
+    return min(usual, max(first, int((0.9 * seconds - begun) / pace)))
+
+
+def _taken(fit: Callable[[int], Any], steps: int) -> float:
+    started = time.perf_counter()
+    fit(steps)
+    return time.perf_counter() - started
 
 
 def _on_cpu_only(job: Job) -> None:
