@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -87,15 +87,20 @@ Method = Callable[[Job], Solve]
 
 
 def torchspot(job: Job) -> Solve:
-    """A map from real samples, defaults; fewer steps only where they do not fit into the time."""
+    """A map from real samples, at defaults, with fewer steps only where they do not fit into the time.
+
+    Above 32 dimensions defaults are for a GPU; on a CPU networks and batches are those of lower dimensions.
+    """
     known = {"euclidean": costs.euclidean, "squared_euclidean": costs.squared_euclidean}
     cost = known.get(job.cost, job.laws.cost)
+    sizes = presets.anchored().sizes(job.dim if job.device.type == "cuda" else min(job.dim, 32))
+    preset = replace(presets.anchored(), width=sizes.width, batch_size=sizes.batch_size)
 
     def fit(steps: int) -> SPOT:
-        engine = engines.choose_engine(str(job.device))
-        return SPOT(cost=cost, latent=latents.anchored(noise_dim=0), steps=steps, engine=engine).fit(job.x, job.y)
+        engine, latent = engines.choose_engine(str(job.device)), latents.anchored(noise_dim=0)
+        return SPOT(cost=cost, latent=latent, preset=preset, steps=steps, engine=engine).fit(job.x, job.y)
 
-    steps = _within(job.seconds, fit, presets.anchored().sizes(job.dim).steps or 1)
+    steps = _within(job.seconds, fit, sizes.steps)
 
     def solve() -> Answer:
         spot = fit(steps)
@@ -302,7 +307,7 @@ def _within(seconds: float, fit: Callable[[int], Any], usual: int) -> int:
     first = longer = 8
     fit(first)  # what is done once in a process
     begun = spent = _taken(fit, first)
-    while spent < begun + 1 and longer < usual:
+    while spent < 1.5 * begun + 1 and longer < usual:
         longer *= 4
         spent = _taken(fit, longer)
     pace = max(1e-5, (spent - begun) / (longer - first))

@@ -46,6 +46,8 @@ COSTS, DIMS, SIZES = ("euclidean", "squared_euclidean", "learned"), (2, 16, 64),
 GAUSSIAN_SIZES = (10_000, 100_000)
 PREPARING, JUDGING = 420.0, 300.0
 """Seconds for what is done without the clock."""
+JUDGED = 40_000
+"""Fresh points that are given partners."""
 STREAMED = ("torchspot", "ott-neural")
 """Methods whose time is chosen and does not grow with n; that of others grows as n²."""
 
@@ -84,6 +86,8 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float) -> None:
     device = torch.device(cell.device)
     torch.set_num_threads(1 if cell.device == "cpu" else 4)
     os.environ |= {"JAX_PLATFORMS": cell.device, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if cell.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["KEOPS_CACHE_FOLDER"] = str(Path(tempfile.gettempdir()) / "-".join(map(str, ("keops", *cell.series))))
     try:
         import peer_methods
@@ -107,8 +111,10 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float) -> None:
         if "value_at_step_0" in found:
             found["error_at_step_0"] = found.pop("value_at_step_0") / truth - 1
         if answer.partner is not None:
-            points = world.base(10_000, torch.Generator(device).manual_seed(5))
+            points = world.base(JUDGED, torch.Generator(device).manual_seed(5))
             found["pair_error"] = world.pair_error(points, answer.partner(points), 7, truth)
+            best = world.move(points, torch.Generator(device).manual_seed(9))
+            found["pair_error_of_optimal"] = world.pair_error(points, best, 7, truth)
         pipe.send(found)
     except peer_methods.Cannot as why:
         pipe.send(str(why))
@@ -181,7 +187,8 @@ def hear(process: Any, pipe: Connection, seconds: float, late: str) -> Any:
         return f"time: {late}"
     except EOFError:
         process.join()
-        return "memory: ended by the system" if process.exitcode == -signal.SIGKILL else f"failed: {process.exitcode=}"
+        killed = process.exitcode == -signal.SIGKILL
+        return "memory: ended by the system" if killed else f"failed: crashed (exit code {process.exitcode})"
 
 
 def cells(devices: Sequence[str], sizes: Sequence[int], dims: Sequence[int]) -> list[Cell]:
@@ -210,11 +217,11 @@ class Runs:
         self.started = time.perf_counter()
 
     def go(self, asked: Sequence[Cell]) -> None:
-        """All of them; those on a GPU are prepared three at a time, and timed one at a time."""
+        """All of them; those on a GPU are prepared five at a time, and timed one at a time."""
         series: dict[tuple[Any, ...], list[Cell]] = {}
         for cell in asked:
             series.setdefault(cell.series, []).append(cell)
-        pools = {"cpu": ThreadPoolExecutor(self.arguments.slots), "cuda": ThreadPoolExecutor(3)}
+        pools = {"cpu": ThreadPoolExecutor(self.arguments.slots), "cuda": ThreadPoolExecutor(5)}
         waiting = [pools[some[0].device].submit(self.one_series, some) for some in series.values()]
         for future in waiting:
             future.result()
