@@ -19,6 +19,8 @@ BLUR, SCALING = 0.05, 0.9
 default of .5 errors in two dimensions were 9 % and 45 % instead of 1 % and 18 %)."""
 OTT_ONLINE = 8192
 """Rows above which OTT does not keep the matrix of costs."""
+PACED = 256
+"""Steps by which torchspot's pace is found."""
 NEURAL_STEPS, NEURAL_BATCH = 20_000, 1024
 JUDGED_AT_ONCE = 1 << 27
 
@@ -100,7 +102,12 @@ def torchspot(job: Job) -> Solve:
         engine, latent = engines.choose_engine(str(job.device)), latents.anchored(noise_dim=0)
         return SPOT(cost=cost, latent=latent, preset=preset, steps=steps, engine=engine).fit(job.x, job.y)
 
-    steps = _within(job.seconds, fit, sizes.steps)
+    fit(8)  # what is done once in a process
+    started = time.perf_counter()
+    records = fit(PACED).history_
+    took, (first, last) = time.perf_counter() - started, (records[len(records) // 2], records[-1])
+    pace = (last["seconds"] - first["seconds"]) / (last["step"] - first["step"])
+    steps = _fitting(job.seconds, took - PACED * pace, pace, sizes.steps)
 
     def solve() -> Answer:
         spot = fit(steps)
@@ -303,15 +310,17 @@ _POT_NAMES = {"euclidean": "euclidean", "squared_euclidean": "sqeuclidean"}
 
 
 def _within(seconds: float, fit: Callable[[int], Any], usual: int) -> int:
-    """So many steps take nine tenths of this time, by the pace of short runs; at most the usual number."""
-    first = longer = 8
-    fit(first)  # what is done once in a process
-    begun = spent = _taken(fit, first)
-    while spent < 1.5 * begun + 1 and longer < usual:
-        longer *= 4
-        spent = _taken(fit, longer)
-    pace = max(1e-5, (spent - begun) / (longer - first))
-    return min(usual, max(first, int((0.9 * seconds - begun) / pace)))
+    """As many steps as this time has room for, by short runs."""
+    few, more = 8, 32
+    fit(few)  # what is done once in a process
+    begun, spent = _taken(fit, few), _taken(fit, more)
+    pace = max(1e-5, (spent - begun) / (more - few))
+    return _fitting(seconds, begun - few * pace, pace, usual)
+
+
+def _fitting(seconds: float, fixed: float, pace: float, usual: int) -> int:
+    """Steps that take nine tenths of the time, at most the usual number."""
+    return min(usual, max(8, int((0.9 * seconds - fixed) / pace)))
 
 
 def _taken(fit: Callable[[int], Any], steps: int) -> float:
