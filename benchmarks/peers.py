@@ -6,9 +6,10 @@
 Every cell (method, problem, cost, dimension, number of rows, device) runs in a process of its own. Data are made and
 what a library does once (imports, compiled kernels, finding the pace) is done without the clock; it then runs from data
 in memory to the distance and whatever makes partners of fresh points, with `--seconds` for it. Methods that can use any
-time (torchspot, OTT's neural dual) take as many steps as fit, and at most their usual number; others are ended at twice
-the time. A CPU cell has one thread, and as many run at once as there are slots; on the GPU one runs at a time. Memory
-is what a process takes above its data. Where a method has no answer, the row has a reason instead of a value.
+time (torchspot, OTT's neural dual) take as many steps as fit, and at most their usual number; others are ended when the
+time is over, with a quarter more. A CPU cell has one thread, and as many run at once as there are slots; on the GPU one
+runs at a time. Memory is what a process takes above its data. Where a method has no answer, the row has a reason
+instead of a value. The table and the figure are written beside the rows.
 """
 
 import argparse
@@ -30,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from peer_report import report
 
 METHODS = (
     "torchspot",
@@ -305,6 +308,7 @@ def main() -> None:
         arguments.rows, arguments.dims, arguments.seconds = [300], [2], 5.0
     named = [c for c in cells(arguments.devices, arguments.rows, arguments.dims) if is_in(arguments.only, c)]
     Runs(arguments).go([c for c in named if not is_in(arguments.without, c)])
+    report(arguments.out)
 
 
 def is_in(names: Sequence[str], cell: Cell) -> bool:

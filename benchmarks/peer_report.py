@@ -1,0 +1,143 @@
+"""The table and the figure of the comparison with peers, from its rows.
+
+    python benchmarks/peer_report.py results/peers.jsonl --table docs/peers_table.md --figure docs/images/peers.png
+
+Of rows of one setting the last ones count.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+Cells = dict[tuple[Any, ...], dict[str, Any]]
+KEYS = ("device", "cost", "problem", "d", "method", "n")
+DEVICES = {"cuda": "H200, 30 s", "cpu": "one CPU core, 60 s"}
+COSTS = {"euclidean": "Euclidean", "squared_euclidean": "squared Euclidean", "learned": "learned"}
+
+
+def read(file: Path) -> Cells:
+    """Metrics (or a reason) of each cell."""
+    rows = list(map(json.loads, file.read_text().splitlines()))
+    cells: Cells = {}
+    for row in rows:
+        key = tuple(row["setting"][name] for name in KEYS)
+        if row["metric"] in cells.get(key, {}) or "reason" in row:
+            cells[key] = {}
+        cells.setdefault(key, {})[row["metric"]] = row["value"]
+        if "reason" in row:
+            cells[key]["reason"] = row["reason"]
+    return cells
+
+
+def table(cells: Cells) -> str:
+    """Markdown: one table for each device and cost; of methods that never have an answer, why."""
+    parts = []
+    for device, where in DEVICES.items():
+        for cost, name in COSTS.items():
+            mine = {key: found for key, found in cells.items() if key[:2] == (device, cost)}
+            if mine:
+                parts.append(f"### {name} cost, {where}\n\n{one_table(mine)}")
+    return "\n".join(parts)
+
+
+def one_table(cells: Cells) -> str:
+    sizes = sorted({key[5] for key in cells})
+    lines = [
+        "| problem | d | method | " + " | ".join(f"n = 10{exponent(n)}" for n in sizes) + " |",
+        "|" + "---|" * (3 + len(sizes)),
+    ]
+    left_out: dict[str, set[str]] = {}
+    for problem, d, method in unique(key[2:5] for key in cells):
+        found = [next((v for k, v in cells.items() if k[2:] == (problem, d, method, n)), None) for n in sizes]
+        if all(one is None or "reason" in one for one in found):
+            why = short(next(one["reason"] for one in found if one is not None))
+            if not why.startswith(("time", "memory", "crashed")):
+                left_out.setdefault(f"{method}: {why}", set()).add(problem)
+                continue
+        lines.append(f"| {problem} | {d} | {method} | " + " | ".join(map(entry, found)) + " |")
+    return "\n".join([*lines, "", *(f"Not in the table: {said}.\n" for said in left_out)])
+
+
+def unique(keys: Iterable[Any]) -> list[Any]:
+    """Sorted: mixtures first, then by dimension; methods in the order in which they were run."""
+    seen = list(dict.fromkeys(keys))
+    order = {method: k for k, method in enumerate(dict.fromkeys(key[2] for key in seen))}
+    return sorted(seen, key=lambda key: (key[0] != "mixture", key[1], key[2] != "torchspot", order[key[2]]))
+
+
+def entry(found: dict[str, Any] | None) -> str:
+    """Error of the value in %, error of the pairs, seconds, memory."""
+    if found is None:
+        return ""
+    if "reason" in found:
+        return short(found["reason"])
+    pairs = f"{found['pair_error']:.2g}" if "pair_error" in found else "–"
+    error = 100 * found["error"]
+    said = f"{error:+.0f}" if abs(error) >= 10 else f"{error:+.1f}"
+    return f"**{said} %**, {pairs}, {found['seconds']:.2g} s, {found['peak_bytes'] / 1e9:.1g} GB"
+
+
+def short(reason: str) -> str:
+    kind, _, more = reason.partition(": ")
+    return {"time": "time", "memory": "memory", "failed": "crashed", "cost not supported": "cost not supported"}.get(
+        kind, reason if not more else f"{kind} {more}"
+    )
+
+
+def exponent(n: int) -> str:
+    return "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(len(str(n)) - 1))
+
+
+def draw(cells: Cells, file: Path) -> None:
+    """|error| against n for mixtures: a panel for each cost and dimension, filled on the GPU and open on the CPU."""
+    dims = sorted({key[3] for key in cells})
+    methods = list(dict.fromkeys(key[4] for key in cells if "reason" not in cells[key]))
+    figure, axes = plt.subplots(len(COSTS), len(dims), figsize=(12, 10), sharex=True, sharey=True, squeeze=False)
+    for row, (cost, name) in zip(axes, COSTS.items(), strict=True):
+        for axis, d in zip(row, dims, strict=True):
+            for device, style in (("cuda", "-"), ("cpu", ":")):
+                for number, method in enumerate(methods):
+                    points = sorted(
+                        (key[5], max(1e-4, abs(found["error"])))
+                        for key, found in cells.items()
+                        if key[:5] == (device, cost, "mixture", d, method) and "reason" not in found
+                    )
+                    if points:
+                        filled = f"C{number}" if device == "cuda" else "white"
+                        axis.plot(*zip(*points, strict=True), style, color=f"C{number}", marker="o", mfc=filled)
+            axis.set(title=f"{name} cost, {d} dimensions", xscale="log", yscale="log")
+    for axis in axes[-1]:
+        axis.set_xlabel("rows of each data set")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("|error of the distance|")
+    handles = [plt.Line2D([], [], color=f"C{k}", marker="o", label=method) for k, method in enumerate(methods)]
+    devices = [plt.Line2D([], [], color="grey", marker="o", label="H200")]
+    devices += [plt.Line2D([], [], color="grey", marker="o", mfc="white", linestyle=":", label="one CPU core")]
+    figure.legend(handles=[*handles, *devices], loc="lower center", ncols=6, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.savefig(file, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--figure", type=Path)
+    arguments = parser.parse_args()
+    report(arguments.rows, arguments.table, arguments.figure)
+
+
+def report(rows: Path, text: Path | None = None, figure: Path | None = None) -> None:
+    """Writes both beside the rows, or where they are asked for."""
+    cells = read(rows)
+    (text or rows.with_suffix(".md")).write_text(table(cells))
+    draw(cells, figure or rows.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
