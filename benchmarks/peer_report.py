@@ -78,7 +78,9 @@ def entry(found: dict[str, Any] | None) -> str:
     pairs = f"{found['pair_error']:.2g}" if "pair_error" in found else "–"
     error = 100 * found["error"]
     said = f"{error:+.0f}" if abs(error) >= 10 else f"{error:+.1f}"
-    return f"**{said} %**, {pairs}, {found['seconds']:.2g} s, {found['peak_bytes'] / 1e9:.1g} GB"
+    size = found["peak_bytes"] / 1e6
+    memory = f"{size / 1000:.3g} GB" if size >= 1000 else f"{size:.0f} MB"
+    return f"**{said} %**, {pairs}, {found['seconds']:.2g} s, {memory}"
 
 
 def short(reason: str) -> str:
