@@ -97,28 +97,30 @@ def exponent(n: int) -> str:
 def draw(cells: Cells, file: Path) -> None:
     """|error| against n for mixtures: a panel for each cost and dimension, filled on the GPU and open on the CPU."""
     dims = sorted({key[3] for key in cells})
-    methods = list(dict.fromkeys(key[4] for key in cells if "reason" not in cells[key]))
+    answered = {key[4] for key, found in cells.items() if "reason" not in found}
+    methods = sorted(answered, key=lambda method: (method != "torchspot", method))
+    colours = dict(zip(methods, ["black", *(f"C{k}" for k in range(10))], strict=False))
     figure, axes = plt.subplots(len(COSTS), len(dims), figsize=(12, 10), sharex=True, sharey=True, squeeze=False)
     for row, (cost, name) in zip(axes, COSTS.items(), strict=True):
         for axis, d in zip(row, dims, strict=True):
             for device, style in (("cuda", "-"), ("cpu", ":")):
-                for number, method in enumerate(methods):
+                for method, colour in colours.items():
                     points = sorted(
                         (key[5], max(1e-4, abs(found["error"])))
                         for key, found in cells.items()
                         if key[:5] == (device, cost, "mixture", d, method) and "reason" not in found
                     )
                     if points:
-                        filled = f"C{number}" if device == "cuda" else "white"
-                        axis.plot(*zip(*points, strict=True), style, color=f"C{number}", marker="o", mfc=filled)
+                        filled = colour if device == "cuda" else "white"
+                        axis.plot(*zip(*points, strict=True), style, color=colour, marker="o", mfc=filled)
             axis.set(title=f"{name} cost, {d} dimensions", xscale="log", yscale="log")
     for axis in axes[-1]:
         axis.set_xlabel("rows of each data set")
     for axis in axes[:, 0]:
         axis.set_ylabel("|error of the distance|")
-    handles = [plt.Line2D([], [], color=f"C{k}", marker="o", label=method) for k, method in enumerate(methods)]
-    devices = [plt.Line2D([], [], color="grey", marker="o", label="H200")]
-    devices += [plt.Line2D([], [], color="grey", marker="o", mfc="white", linestyle=":", label="one CPU core")]
+    handles = [plt.Line2D([], [], color=colour, marker="o", label=method) for method, colour in colours.items()]
+    devices = [plt.Line2D([], [], color="black", marker="o", label="filled: H200")]
+    devices += [plt.Line2D([], [], color="black", marker="o", mfc="white", linestyle=":", label="open: a CPU core")]
     figure.legend(handles=[*handles, *devices], loc="lower center", ncols=6, frameon=False)
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(file, dpi=110)

@@ -23,7 +23,7 @@ import torch
 from torchspot import SPOT, engines
 from torchspot.types import Record
 
-GAMES = {"plane": ((2,), 512, 1500), "64 dimensions": ((64,), 512, 120), "pictures 3x32x32": ((3, 32, 32), 32, 40)}
+GAMES = {"plane": ((2,), 512, 800), "64 dimensions": ((64,), 512, 60), "pictures 3x32x32": ((3, 32, 32), 32, 20)}
 """Shape of the samples, samples a step and process, steps."""
 
 

@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -157,7 +157,10 @@ class AnchoredDraws:
         """Draws which rows are taken and the noise, and gives what reads them: another thread may do that."""
         reads = [_later(source, size, on(source.device, generator)) for source in self.sources]
         noise = self.noise(size, generator)
-        return lambda: self.of(tuple(read().to(noise.device) for read in reads), noise)
+        here = replace(
+            self, means=tuple(mean.to(noise.device) for mean in self.means), scale=self.scale.to(noise.device)
+        )
+        return lambda: here.of(tuple(read().to(noise.device) for read in reads), noise)
 
     def close(self) -> None:
         """Ends worker processes that read rows."""

@@ -150,6 +150,9 @@ class Steps(Protocol):
     def tensors(self) -> list[Tensor]:
         """All that `update` may change; the parameters first."""
 
+    def frozen(self) -> list[Tensor]:
+        """Parameters that it does not change."""
+
 
 class Step(Protocol):
     """A step that is ready to be run many times."""

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -132,7 +133,8 @@ def test_a_killed_worker_ends_the_run_with_a_message_and_restarts_resume_to_the_
     kill_one(killed, tmp_path / "killed", rank=1)
     said, _ = killed.communicate(timeout=300)
     assert killed.returncode != 0
-    assert "lost touch with another one" in said and "--max-restarts" in said
+    assert "lost touch with another one" in said or "told to end, as happens when another one has died" in said
+    assert "Checkpoints are intact" in said and "--max-restarts" in said
     assert not (tmp_path / "killed" / "plan.safetensors").exists()
     again = torchrun(2, *command_line(tmp_path, tmp_path / "killed", steps), "--resume")
     finished(again)
@@ -164,3 +166,57 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(InvalidArgument, match="1 GPU and was asked for more"):
         local_rank()
+
+
+def by_hand(case: str, folder: Path | None = None, processes: int = 2) -> list[str]:
+    """What each process says, started without torchrun, which would end the others when one dies."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    shared = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(HERE.parent)}
+    shared |= {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(processes),
+        "FOLDER": str(folder),
+    }
+    command = [sys.executable, HERE / "faults.py", case]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    running = [subprocess.Popen(command, env=shared | {"RANK": str(k)}, **pipes) for k in range(processes)]
+    return [process.communicate(timeout=120)[0] for process in running]
+
+
+def test_an_error_of_one_process_is_heard_by_the_others_also_if_it_is_caught():
+    first, second = by_hand("fails_alone")
+    assert "lost touch with another one" in first and "has left the others" in first
+    assert "ValueError: bad luck" in second and "has left the others" in second
+
+
+def test_an_error_that_all_see_has_one_class_and_another_run_can_follow():
+    first, second = by_hand("diverges")
+    assert "Diverged at" in first and "far too far" in first
+    assert "Diverged at" in second and "the first of 2 processes ended the run: far too far" in second
+    assert first.splitlines()[-1].split()[2] == second.splitlines()[-1].split()[2]
+
+
+def test_what_a_callback_changes_reaches_all_processes():
+    ends = [said.splitlines()[-1].split()[2] for said in by_hand("changes")]
+    assert ends[0] == ends[1]
+
+
+def test_a_record_that_cannot_be_sent_is_said():
+    first, second = by_hand("unsendable")
+    assert "pickle" in first
+    assert "the first of 2 processes ended the run: " in second and "pickle" in second
+
+
+def test_a_run_with_statistics_of_each_process_resumes_to_the_same_state_on_all(tmp_path):
+    ends = [said.splitlines()[-1] for said in by_hand("adapts", tmp_path)]
+    assert ends == [f"{k} stopped at 12, ended at 24 of 24: True" for k in (0, 1)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a killed process does not leave its workers behind there either")
+def test_workers_of_a_killed_process_end_with_it_and_the_others_hear_of_it():
+    first, _ = by_hand("killed")
+    assert "lost touch with another one" in first
+    assert int(first.split("after ")[1].split()[0]) < 60

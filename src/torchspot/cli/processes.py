@@ -2,6 +2,7 @@
 
 __all__ = ["again_after_a_stop", "claim_together", "with_others"]
 
+import json
 import os
 import shlex
 import sys
@@ -10,9 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from torchspot.cli.folders import RECORD, claim
+from torchspot.cli.folders import LAUNCH, RECORD, claim
 from torchspot.training.engine import Distributed
-from torchspot.training.ranks import Alone, Ranks, launched, restarts
+from torchspot.training.ranks import Alone, Ranks, launch, launched, restarts
 from torchspot.types import Engine
 
 
@@ -28,8 +29,13 @@ def with_others(engine: Engine, console: Console | None = None) -> Engine:
 
 def claim_together(out: Path, options: dict[str, Any], resume: bool, ranks: Alone | Ranks) -> None:
     """The first process makes the folder this run's own. A run that torchrun starts again goes on where it stood."""
-    again = resume or (restarts() > 0 and (out / RECORD).exists())
-    ranks.lead(lambda: claim(out, options, again))
+
+    def claimed() -> None:
+        record = out / RECORD
+        again = restarts() > 0 and record.exists() and json.loads(record.read_text()).get(LAUNCH) == launch()
+        claim(out, options | {LAUNCH: launch()}, resume or again)
+
+    ranks.lead(claimed)
 
 
 def again_after_a_stop() -> str:

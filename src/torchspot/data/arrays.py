@@ -73,7 +73,13 @@ class Rows:
 
     def later(self, size: int, generator: torch.Generator) -> Callable[[], Float[Tensor, "batch *shape"]]:
         """Draws which rows are taken, and gives what reads them: another thread may do that."""
+        self.begin()
         return functools.partial(self.take, self.draw_indices(size, generator))
+
+    def begin(self) -> None:
+        """Starts worker processes that read rows, where there are to be any."""
+        if isinstance(self.values, Items):
+            self.values.begin()
 
     def close(self) -> None:
         """Ends worker processes that read rows; the next draw starts them again."""

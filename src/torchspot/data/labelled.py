@@ -67,6 +67,7 @@ class LabelledRows:
 
     def later(self, size: int, generator: torch.Generator) -> Callable[[], Float[Tensor, "batch numbers"]]:
         """Draws which rows are taken, and gives what reads them."""
+        self.rows.begin()
         return functools.partial(self.take, self.rows.draw_indices(size, generator))
 
     def close(self) -> None:
@@ -104,6 +105,7 @@ class BalancedRows:
 
     def later(self, size: int, generator: torch.Generator) -> Callable[[], Float[Tensor, "batch numbers"]]:
         """Draws which rows are taken, and gives what reads them."""
+        self.rows.rows.begin()
         return functools.partial(self.rows.take, self._draw_indices(size, generator))
 
     def close(self) -> None:

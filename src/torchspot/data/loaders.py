@@ -4,8 +4,10 @@ __all__ = ["Items", "IterableSampler", "Workers"]
 
 import functools
 import multiprocessing
+import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -78,6 +80,11 @@ class Items:
                 "resume= goes on from the last."
             ) from error
 
+    def begin(self) -> None:
+        """Starts the workers, if there are to be any: from a thread that is not about to read."""
+        if self.workers is not None and self._pool is None:
+            self._running(self.workers).submit(os.getpid)
+
     def close(self) -> None:
         """Ends the workers; the next batch starts new ones."""
         with self._starting:
@@ -108,6 +115,7 @@ _at_work: list[Callable[[np.ndarray], np.ndarray]] = []
 def _begin_work(read: Callable[[np.ndarray], np.ndarray], init: Any, numbers: Any, seed: int) -> None:
     """Makes this process a worker: one thread, random numbers of its own, and the dataset at hand."""
     number = numbers.get()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(1)
     torch.manual_seed(seed + number)
     random.seed(seed + number)
@@ -115,6 +123,13 @@ def _begin_work(read: Callable[[np.ndarray], np.ndarray], init: Any, numbers: An
     if init is not None:
         init(number)
     _at_work.append(read)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this worker when the process it reads for is gone, whose connections it would hold open."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _read_here(indices: Int[np.ndarray, " batch"]) -> np.ndarray:

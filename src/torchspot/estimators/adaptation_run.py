@@ -97,6 +97,7 @@ class AdaptationRun:
         watched = self._draw("watched", _JUDGED // 8 if self.domains.pictures else _JUDGED, "zxy", 1)
         watched.advance()
         self._watched = watched()
+        watched.close()
 
     def go(self) -> None:
         """Trains to the end."""

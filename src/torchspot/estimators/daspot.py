@@ -21,6 +21,7 @@ from torchspot.networks.judges import JudgeBuilder, Judges
 from torchspot.objectives.teacher import SOURCE, TARGET
 from torchspot.plans import PushforwardPlan
 from torchspot.plans.classifier import Labeller
+from torchspot.training.ranks import ranks_of
 from torchspot.types import Callback, Engine
 
 Shares = Float[np.ndarray, " classes"]
@@ -114,14 +115,15 @@ class DASPOT(Labeller):
 
         Stopped by Ctrl-C, the estimator keeps the classifier as it was learned so far.
         """
-        run = AdaptationRun(self, Xs, ys, Xt, None if resume is None else Path(resume))
-        try:
-            run.go()
-        except KeyboardInterrupt:
-            with contextlib.suppress(Diverged):
-                self._keep(run)
-            raise
-        self._keep(run)
+        with ranks_of(self.engine).together():
+            run = AdaptationRun(self, Xs, ys, Xt, None if resume is None else Path(resume))
+            try:
+                run.go()
+            except KeyboardInterrupt:
+                with contextlib.suppress(Diverged):
+                    self._keep(run)
+                raise
+            self._keep(run)
         shares = (run.domains.source_shares, run.target_shares(by=SOURCE), self.target_shares_)
         _warn_absent(self.classes_, *shares, asked=self.overlap_ is None or self.overlap_ >= _AMONG)
         _warn_conflict(self.conflict_)

@@ -118,14 +118,15 @@ class PushforwardEstimator(BaseEstimator, ABC):
 
         Stopped by Ctrl-C, the estimator keeps the plan as it was learned so far.
         """
-        run = _prepare(self, sources, weights, None if resume is None else Path(resume))
-        try:
-            run.go()
-        except KeyboardInterrupt:
-            with contextlib.suppress(Diverged):
-                self._keep(run)
-            raise
-        return self._keep(run)
+        with ranks_of(self.engine).together():
+            run = _prepare(self, sources, weights, None if resume is None else Path(resume))
+            try:
+                run.go()
+            except KeyboardInterrupt:
+                with contextlib.suppress(Diverged):
+                    self._keep(run)
+                raise
+            return self._keep(run)
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
         """n joint samples of the fitted plan; row k of all marginals belongs together."""
@@ -192,6 +193,8 @@ def _prepare(
     enough = problem.judged * min(2, game.turns)
     judging = Draw(Key(estimator.seed, "judge z"), *_noise(game, enough, engine), device=engine.device)
     judging.advance()
+    judged_by = judging()
+    judging.close()
     run = Run(
         problem=problem,
         objective=objectives[0],
@@ -201,7 +204,7 @@ def _prepare(
         engine=engine,
         history=history,
         callbacks=callbacks,
-        judge=judge_of(problem, objectives[0], training, judging(), replicas),
+        judge=judge_of(problem, objectives[0], training, judged_by, replicas),
         replicas=replicas,
         seed=int(estimator.seed),
         make_plan=game.plan,

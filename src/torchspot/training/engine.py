@@ -168,7 +168,7 @@ class Distributed:
 
     def prepare(self, turn: Steps) -> Step:
         """The step of this process with the gradient of all, from where the first process stands."""
-        self.ranks.share_(turn.tensors())
+        self.ranks.share_([*turn.tensors(), *turn.frozen()])
         return self.engine.prepare(_Averaged(turn, self.ranks))
 
     def __repr__(self) -> str:

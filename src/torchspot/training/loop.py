@@ -115,9 +115,22 @@ def train(
     """Runs the game to its end, from wherever it stands; measures and calls back every `log_every` steps, 0 included.
 
     Ctrl-C ends it between two steps: callbacks may save, then KeyboardInterrupt is raised. A second one is not held up.
-    Of several processes the first one measures, and where callbacks end the game or change it, the others follow.
+    Of several processes the first one measures, and where callbacks end the game or change it, the others follow: at
+    logged steps all have its parameters and buffers, which are those that a checkpoint holds.
     """
     ranks = ranks_of(engine)
+    with ranks.together():
+        _train(training, engine, callbacks, measure, log_every, ranks)
+
+
+def _train(
+    training: Training,
+    engine: Engine,
+    callbacks: Sequence[Callback],
+    measure: Callable[[], Record],
+    log_every: int,
+    ranks: Alone | Ranks,
+) -> None:
     _check_together(training, ranks)
     turns = [(turn.player, engine.prepare(turn)) for turn in training.turns]
     started = time.perf_counter() - training.seconds
@@ -168,6 +181,8 @@ def _log(
         training.follow(decisions)
         for callback in callbacks:
             callback(training, record)
+    for turn in training.turns:  # statistics of a process's own batches, and what a callback changed
+        ranks.share_(turn.tensors())
 
 
 def _check_together(training: Training, ranks: Alone | Ranks) -> None:

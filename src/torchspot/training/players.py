@@ -212,7 +212,7 @@ class Turn:
         self.flat = FlatParameters(player.modules)
         self.memory = player.optimizer.init(self.flat.vector)
         self.average = None if player.averaging is None else Average(player.modules, player.averaging)
-        self._buffers = buffers
+        self.buffers = buffers
         self.count = 0
         self._left = 0
         self.winding: tuple[int, int] | None = None
@@ -278,7 +278,11 @@ class Turn:
         """All that a step may change on the device; batch norm changes buffers wherever it is passed through."""
         average = [] if self.average is None else [self.average.vector]
         own = [*self.memory.values(), self._row, self._healthy, self._good, self.loss]
-        return [self.flat.vector, *own, *average, *self._buffers]
+        return [self.flat.vector, *own, *average, *self.buffers]
+
+    def frozen(self) -> list[Tensor]:
+        """Parameters that no step changes."""
+        return [p for module in self.player.modules for p in module.parameters() if not p.requires_grad]
 
     def game_step(self, k: int) -> int:
         """The step of the game in which this player takes its own k-th step."""

@@ -1,13 +1,18 @@
 """The processes that train together: who this one is, and the little they say to each other."""
 
-__all__ = ["ALONE", "Alone", "Ranks", "launched", "local_rank", "ranks_of", "restarts"]
+__all__ = ["ALONE", "Alone", "Ranks", "launch", "launched", "local_rank", "ranks_of", "restarts"]
 
 import atexit
 import functools
 import os
-from collections.abc import Callable, Sequence
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +21,11 @@ from torch import Tensor
 from torchspot.errors import InvalidArgument, TorchspotError
 
 T = TypeVar("T")
+
+_GO_ON = (
+    "Checkpoints are intact: the same command with --resume (fit with the same resume=) goes on from the last, and "
+    "torchrun --max-restarts=3 does so by itself."
+)
 
 
 class Alone:
@@ -30,6 +40,14 @@ class Alone:
     def in_turn(self, work: Callable[[], T]) -> T:
         """What the work of this process gives, begun when that of the first one is done."""
         return work()
+
+    def share_(self, tensors: Sequence[Tensor]) -> None:
+        """Gives all processes the values of the first one."""
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is done in here is done by all processes, or by none."""
+        yield
 
 
 class Ranks:
@@ -53,23 +71,29 @@ class Ranks:
                 torch.cuda.set_device(local_rank())
             usual = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             _meet(backend or usual, timedelta(seconds=timeout))
+            _mind_the_end()
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self._told: BaseException | None = None
+        """An error that all processes raise."""
 
     def lead(self, work: Callable[[], T]) -> T:
         """What the work of the first process gives, on all of them. Where it fails, all of them end."""
         if self.rank == 0:
             try:
                 result = work()
+                message = pickle.dumps((result, None))
             except Exception as error:
-                self._tell(None, f"{error}")
+                self._told = error
+                self._tell(pickle.dumps((None, _Failure.of(error))))
                 raise
-            self._tell(result, None)
+            self._tell(message)
             return result
         heard: list[Any] = [None]
         self._together(lambda: dist.broadcast_object_list(heard, src=0))
-        result, failure = heard[0]
+        result, failure = pickle.loads(heard[0])
         if failure is not None:
-            raise TorchspotError(f"the first of {self.count} processes ended the run: {failure}")
+            self._told = failure.error(f"the first of {self.count} processes ended the run: ")
+            raise self._told
         return result
 
     def in_turn(self, work: Callable[[], T]) -> T:
@@ -88,22 +112,59 @@ class Ranks:
         for tensor in tensors:
             self._together(functools.partial(dist.broadcast, tensor, src=0))
 
-    def _tell(self, result: Any, failure: str | None) -> None:
-        self._together(lambda: dist.broadcast_object_list([(result, failure)], src=0))
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is done in here is done by all processes, or by none: one that fails alone leaves the others.
+
+        They hear of it in the next message, instead of waiting for one that goes on with something else.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if error is not self._told:
+                _part()
+            raise
+
+    def _tell(self, message: bytes) -> None:
+        self._together(lambda: dist.broadcast_object_list([message], src=0))
 
     def _together(self, talk: Callable[[], Any]) -> None:
+        if not dist.is_initialized():
+            raise TorchspotError(
+                f"process {self.rank} has left the others after an error, and cannot train with them any more. Start "
+                "all processes again."
+            )
         try:
             talk()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise TorchspotError(
                 f"process {self.rank} of 0 to {self.count - 1} lost touch with another one, which ended or cannot be "
-                "reached; its own message says why. Checkpoints are intact: the same command with --resume (fit with "
-                "the same resume=) goes on from the last, and torchrun --max-restarts=3 does so by itself. "
-                f"({str(error).strip().splitlines()[0]})"
+                f"reached; its own message says why. {_GO_ON} ({str(error).strip().splitlines()[0]})"
             ) from error
 
 
 ALONE = Alone()
+
+
+class _Failure(NamedTuple):
+    """An error as it is sent: torchspot's own keep their class and what they hold."""
+
+    kind: type[TorchspotError]
+    message: str
+    held: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: Exception) -> "_Failure":
+        if isinstance(error, TorchspotError):
+            return cls(type(error), str(error), vars(error))
+        return cls(TorchspotError, f"{type(error).__name__}: {error}", {})
+
+    def error(self, prefix: str) -> TorchspotError:
+        made = self.kind.__new__(self.kind, prefix + self.message)
+        made.args, made.__dict__ = (prefix + self.message,), dict(self.held)
+        return made
 
 
 def _meet(backend: str, timeout: timedelta) -> None:
@@ -118,6 +179,19 @@ def _meet(backend: str, timeout: timedelta) -> None:
     attempt = dist.PrefixStore(f"torchspot/{restarts()}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=attempt, rank=rank, world_size=count, timeout=timeout)
     atexit.register(_part)
+
+
+def _mind_the_end() -> None:
+    """Says what it means when torchrun ends this process."""
+    mine = threading.current_thread() is threading.main_thread() and launch() is not None
+    if mine and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _told_to_end)
+
+
+def _told_to_end(number: int, frame: FrameType | None) -> None:
+    raise TorchspotError(
+        f"this process was told to end, as happens when another one has died or the job is over its time. {_GO_ON}"
+    )
 
 
 def _part() -> None:
@@ -144,6 +218,11 @@ def local_rank() -> int:
             f"for each GPU: torchrun --nproc-per-node={gpus}, or hide the GPUs with CUDA_VISIBLE_DEVICES=''."
         )
     return rank
+
+
+def launch() -> str | None:
+    """The name of the launch that this process belongs to; the same after torchrun has started it again."""
+    return os.environ.get("TORCHELASTIC_RUN_ID")
 
 
 def restarts() -> int:

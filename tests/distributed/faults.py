@@ -1,0 +1,149 @@
+"""One of several processes in which something goes wrong; says what became of it.
+
+torchrun … faults.py CASE: each process writes a line "RANK what it saw".
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from distributed.worker import data, estimator
+from torchspot import DASPOT, engines, presets
+from torchspot.errors import Diverged, TorchspotError
+from torchspot.training.callbacks import Checkpoint
+from torchspot.training.loop import Training
+
+
+def say(rank: int, text: str) -> None:
+    sys.stdout.write(f"{rank} {text}\n")
+    sys.stdout.flush()
+
+
+class Always:
+    """A callback that does something at each logged step after the first."""
+
+    def __init__(self, act) -> None:
+        self.act = act
+
+    def __call__(self, training, record) -> None:
+        if training.step:
+            self.act(training, record)
+
+
+def fails_alone(engine) -> None:
+    """The second process meets an error that it survives; the first must hear of it, and neither trains on."""
+
+    def cost(x, y):
+        if engine.ranks.rank == 1 and torch.is_grad_enabled():
+            raise ValueError("bad luck")
+        return (x - y).square().sum(1)
+
+    for _ in range(2):
+        try:
+            estimator(engine).set_params(cost=cost).fit(*data())
+        except (ValueError, TorchspotError) as error:
+            say(engine.ranks.rank, f"{type(error).__name__}: {error}")
+
+
+def diverges(engine) -> None:
+    """All of them see the same error, of the same class, and can go on with another run."""
+
+    def stop(training, record):
+        raise Diverged("far too far", training.step)
+
+    try:
+        estimator(engine, callbacks=[Always(stop)]).fit(*data())
+    except Diverged as error:
+        say(engine.ranks.rank, f"Diverged at {error.step}: {error}")
+    spot = estimator(engine).fit(*data())
+    say(engine.ranks.rank, f"then {spot.distance_.value:.12f}")
+
+
+def changes(engine) -> None:
+    """A callback of the first process changes parameters, and writes what cannot be sent only at the end."""
+    parameters = []
+
+    def halve(training, record):
+        parameters[:] = [turn.flat.vector for turn in training.turns]
+        if training.step == 50:
+            parameters[0].mul_(0.5)
+
+    spot = estimator(engine, callbacks=[Always(halve)]).fit(*data())
+    say(engine.ranks.rank, f"ended {sum(p.abs().sum().item() for p in spot.critics_.parameters()):.12f}")
+
+
+def unsendable(engine) -> None:
+    def write(training, record):
+        record["f"] = lambda: 0
+
+    try:
+        estimator(engine, callbacks=[Always(write)]).fit(*data())
+    except Exception as error:
+        say(engine.ranks.rank, f"{type(error).__name__}: {error}")
+
+
+def adapts(engine) -> None:
+    """A run of pictures, whose batch norm and alignment have statistics of their own in each process, is resumed."""
+    games: list[Training] = []
+    plain = Training.__init__
+
+    def noted(self, *arguments, **options):
+        plain(self, *arguments, **options)
+        games.append(self)
+
+    Training.__init__ = noted
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 60)
+    source, target = (rng.random((120, 1, 16, 16)).astype(np.float32) + k * labels[:, None, None, None] for k in (1, 2))
+
+    def fit(folder, stop_at=None):
+        def stop(training, record):
+            if training.step == stop_at:
+                raise Diverged("enough for now", stop_at)
+
+        callbacks = [Always(stop), Checkpoint(folder, every_seconds=0)]
+        daspot = DASPOT(preset=presets.adaptation(), steps=24, batch_size=16, engine=engine, callbacks=callbacks)
+        with contextlib.suppress(Diverged):
+            daspot.fit(source, labels, target, resume=folder)
+        return games[-1]
+
+    folder = Path(os.environ["FOLDER"])
+    straight = fit(folder / "straight")
+    stopped = fit(folder / "stopped", stop_at=12)
+    resumed = fit(folder / "stopped")
+    states = [[x for turn in game.turns for x in (turn.flat.vector, *turn.buffers)] for game in (straight, resumed)]
+    same = all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+    say(engine.ranks.rank, f"stopped at {stopped.step}, ended at {resumed.step} of {straight.step}: {same}")
+
+
+def killed(engine) -> None:
+    """The second process dies while workers read for it."""
+
+    def die(training, record):
+        say(engine.ranks.rank, f"workers of {os.getpid()}")
+
+    x, y = data()
+    loader = DataLoader(TensorDataset(torch.from_numpy(x.astype(np.float32))), num_workers=1)
+    spot = estimator(engine, callbacks=[Always(die)]).set_params(steps=100_000)
+    if engine.ranks.rank == 1:
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        signal.alarm(8)
+    started = time.monotonic()
+    try:
+        spot.fit(loader, y)
+    except TorchspotError as error:
+        say(engine.ranks.rank, f"after {time.monotonic() - started:.0f} s: {error}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    globals()[sys.argv[1]](engines.Distributed(engines.Eager("cpu", dtype=torch.float64)))
