@@ -121,7 +121,7 @@ class Ranks:
         try:
             yield
         except BaseException as error:
-            if error is not self._told:
+            if self._told is None or self._told not in (error, error.__cause__):
                 _part()
             raise
 
