@@ -18,7 +18,7 @@ import torch
 import torchspot
 from problems import two_gaussians
 from torchspot import cli, storage
-from torchspot.training.checkpoint import checkpoint_file
+from torchspot.training import checkpoint
 
 
 @pytest.fixture
@@ -316,8 +316,8 @@ def start(files: list[str], out: Path, *more: str) -> subprocess.Popen:
 
 def saved_step(out: Path) -> int:
     """The step of the state that is saved; −1 if there is none yet."""
-    file = checkpoint_file(out)
-    return storage.read(file, "checkpoint", 2)["training"]["step"] if file.exists() else -1
+    file = checkpoint.checkpoint_file(out)
+    return storage.read(file, checkpoint.KIND, checkpoint.VERSION)["training"]["step"] if file.exists() else -1
 
 
 def wait_for_step(out: Path, step: int) -> None:

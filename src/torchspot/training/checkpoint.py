@@ -1,6 +1,6 @@
 """The whole state of a run in one file, so that a run ended at any moment goes on to the same result."""
 
-__all__ = ["checkpoint_file", "load_checkpoint", "save_checkpoint"]
+__all__ = ["KIND", "VERSION", "checkpoint_file", "load_checkpoint", "save_checkpoint"]
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from torchspot import storage
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.training.loop import Training
 
-_KIND, _VERSION = "checkpoint", 3
+KIND, VERSION = "checkpoint", 3
 
 
 def checkpoint_file(folder: Path) -> Path:
@@ -24,7 +24,7 @@ def save_checkpoint(folder: Path, training: Training, companions: Sequence[Any] 
     folder.mkdir(parents=True, exist_ok=True)
     remembering = {name: c.state_dict() for name, c in _named(companions) if hasattr(c, "state_dict")}
     state = {"training": training.state_dict(), "companions": remembering}
-    storage.write(checkpoint_file(folder), _KIND, _VERSION, state)
+    storage.write(checkpoint_file(folder), KIND, VERSION, state)
 
 
 def load_checkpoint(folder: Path, training: Training, companions: Sequence[Any] = ()) -> bool:
@@ -32,7 +32,7 @@ def load_checkpoint(folder: Path, training: Training, companions: Sequence[Any] 
     file = checkpoint_file(folder)
     if not file.exists():
         return False
-    state = storage.read(file, _KIND, _VERSION)
+    state = storage.read(file, KIND, VERSION)
     try:
         for name, companion in _named(companions):
             if name in state["companions"]:
