@@ -258,13 +258,36 @@ def ott_sinkhorn(job: Job) -> Solve:
 def ott_neural(job: Job) -> Solve:
     """OTT's neural dual for W2 with convex networks that start at the Gaussian map, as in its tutorial."""
     job.takes("squared_euclidean")
-    import jax
     import optax
     from ott.neural.methods import neuraldual
     from ott.neural.networks import icnn
 
     x, y = _jax(job.x), _jax(job.y)
     first = (x[:NEURAL_BATCH], y[:NEURAL_BATCH])
+
+    def solver(steps: int) -> Any:
+        networks = [
+            icnn.ICNN(dim_data=job.dim, dim_hidden=[64] * 4, pos_weights=True, gaussian_map_samples=pair)
+            for pair in (first, first[::-1])
+        ]
+        rates = optax.cosine_decay_schedule(1e-3, steps, alpha=1e-2)
+        optimizers = [optax.adam(rates, b1=0.5, b2=0.5) for _ in range(2)]
+        return neuraldual.W2NeuralDual(job.dim, *networks, *optimizers, num_train_iters=steps)
+
+    return _neural(job, x, y, solver)
+
+
+def ott_enot(job: Job) -> Solve:
+    """OTT's dual by expectiles, which needs no conjugate, at its defaults."""
+    job.takes("squared_euclidean")
+    from ott.neural.methods.expectile_neural_dual import ExpectileNeuralDual
+
+    return _neural(job, _jax(job.x), _jax(job.y), lambda steps: ExpectileNeuralDual(job.dim, num_train_iters=steps))
+
+
+def _neural(job: Job, x: Any, y: Any, solver: Callable[[int], Any]) -> Solve:
+    """As many steps of one of OTT's neural solvers as fit."""
+    import jax
 
     def batches(rows: Any, seed: int) -> Iterator[Any]:
         key = jax.random.PRNGKey(seed)
@@ -274,16 +297,8 @@ def ott_neural(job: Job) -> Solve:
             yield take(now)
 
     def fit(steps: int) -> Any:
-        networks = [
-            icnn.ICNN(dim_data=job.dim, dim_hidden=[64] * 4, pos_weights=True, gaussian_map_samples=pair)
-            for pair in (first, first[::-1])
-        ]
-        rates = optax.cosine_decay_schedule(1e-3, steps, alpha=1e-2)
-        optimizers = [optax.adam(rates, b1=0.5, b2=0.5) for _ in range(2)]
-        solver = neuraldual.W2NeuralDual(job.dim, *networks, *optimizers, num_train_iters=steps)
-        potentials = solver(batches(x, 0), batches(y, 1), batches(x, 2), batches(y, 3))
-        value = float(potentials.distance(x[:20_000], y[:20_000]))
-        return potentials, value
+        potentials = solver(steps)(batches(x, 0), batches(y, 1), batches(x, 2), batches(y, 3))
+        return potentials, float(potentials.distance(x[:20_000], y[:20_000]))
 
     steps = _within(job.seconds, fit, NEURAL_STEPS)
 
@@ -304,6 +319,7 @@ METHODS: dict[str, Method] = {
     "flash-sinkhorn": flash_sinkhorn,
     "ott-sinkhorn": ott_sinkhorn,
     "ott-neural": ott_neural,
+    "ott-enot": ott_enot,
 }
 
 _POT_NAMES = {"euclidean": "euclidean", "squared_euclidean": "sqeuclidean"}

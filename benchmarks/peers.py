@@ -6,8 +6,8 @@
 Every cell (method, problem, cost, dimension, number of rows, device) runs in a process of its own. Data are made and
 what a library does once (imports, compiled kernels, finding the pace) is done without the clock; it then runs from data
 in memory to the distance and whatever makes partners of fresh points, with `--seconds` for it. Methods that can use any
-time (torchspot, OTT's neural dual) take as many steps as fit, and at most their usual number; others are ended when the
-time is over, with a quarter more. A CPU cell has one thread, and as many run at once as there are slots; on the GPU one
+time (torchspot, OTT's neural duals) take as many steps as fit, at most their usual number; others are ended when the
+time is over, with a quarter more. A CPU cell has one core, and as many run at once as there are slots; on the GPU one
 runs at a time. Memory is what a process takes above its data. Where a method has no answer, the row has a reason
 instead of a value. The table and the figure are written beside the rows.
 """
@@ -17,6 +17,7 @@ import importlib.metadata
 import json
 import multiprocessing
 import os
+import queue
 import signal
 import sys
 import tempfile
@@ -44,6 +45,7 @@ METHODS = (
     "flash-sinkhorn",
     "ott-sinkhorn",
     "ott-neural",
+    "ott-enot",
 )
 COSTS, DIMS, SIZES = ("euclidean", "squared_euclidean", "learned"), (2, 16, 64), tuple(10**k for k in range(3, 8))
 GAUSSIAN_SIZES = (10_000, 100_000)
@@ -53,7 +55,7 @@ COMPILING = {"ott-sinkhorn": 5.0}
 """Seconds of a run that do not grow with n."""
 JUDGED = 40_000
 """Fresh points that are given partners."""
-STREAMED = ("torchspot", "ott-neural")
+STREAMED = ("torchspot", "ott-neural", "ott-enot")
 """Methods whose time is chosen and does not grow with n; that of others grows as n²."""
 
 
@@ -86,14 +88,18 @@ class Found:
     metrics: dict[str, float] | None = None
 
 
-def child(pipe: Connection, cell: Cell, seconds: float, room: float) -> None:
+def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int | None) -> None:
     """Prepares, waits for its turn, solves, and judges; says each as it is done."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     device = torch.device(cell.device)
     torch.set_num_threads(1 if cell.device == "cpu" else 4)
     os.environ |= {"JAX_PLATFORMS": cell.device, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if cell.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["KEOPS_CACHE_FOLDER"] = str(Path(tempfile.gettempdir()) / "-".join(map(str, ("keops", *cell.series))))
+    os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(Path(tempfile.gettempdir()) / "peers-jax")}
+    os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     try:
         import peer_methods
         from peer_problems import laws
@@ -102,9 +108,12 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float) -> None:
         x, y = world.sample(cell.n, 0, device)
         truth = world.truth(device)
         job = peer_methods.Job(world, cell.cost, x, y, seconds, room)
-        solve = peer_methods.METHODS[cell.method](job)
+        prepare = peer_methods.METHODS[cell.method]
+        solve = None if cell.method in STREAMED else prepare(job)
         pipe.send("ready")
         pipe.recv()
+        solve = solve or prepare(job)  # finds its pace, which needs the device to itself
+        pipe.send("going")
         before, started = memory_now(cell.device), time.perf_counter()
         answer = solve()
         if cell.device == "cuda":
@@ -154,11 +163,13 @@ def first_line(text: str) -> str:
     return next(iter(text.strip().splitlines()), "")[:160]
 
 
-def measure(cell: Cell, seconds: float, room: float, turn: AbstractContextManager[Any]) -> Found:
+def measure(
+    cell: Cell, seconds: float, room: float, turn: AbstractContextManager[Any], core: int | None = None
+) -> Found:
     """Runs a cell in a process, and ends it where it takes too long; the clock runs only with the turn."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=child, args=(theirs, cell, seconds, room))
+    process = context.Process(target=child, args=(theirs, cell, seconds, room, core))
     process.start()
     theirs.close()
     try:
@@ -167,6 +178,9 @@ def measure(cell: Cell, seconds: float, room: float, turn: AbstractContextManage
             return Found(cell, reason=said)
         with turn:
             ours.send("go")
+            said = hear(process, ours, PREPARING, "not prepared")
+            if said != "going":
+                return Found(cell, reason=said)
             most = seconds * patience(cell.method)
             said = hear(process, ours, most, f"not done in {most:.0f} s")
         said = hear(process, ours, JUDGING, "partners of fresh points took too long") if said == "solved" else said
@@ -215,6 +229,9 @@ class Runs:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.turn, self.writing = arguments, threading.Lock(), threading.Lock()
         self.found: list[Found] = []
+        self.cores: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for core in sorted(os.sched_getaffinity(0))[-arguments.slots :]:
+            self.cores.put(core)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self.room = {"cpu": 0.8 * memory / arguments.slots}
         if "cuda" in arguments.devices:
@@ -234,13 +251,20 @@ class Runs:
     def one_series(self, some: Sequence[Cell]) -> None:
         past = None
         for cell in some:
-            if past is None:
-                turn = self.turn if cell.device == "cuda" else nullcontext()
-                found = measure(cell, self.arguments.seconds, self.room[cell.device], turn)
-            else:
-                found = Found(cell, reason=past)
+            found = self.one(cell) if past is None else Found(cell, reason=past)
             past = past or self.limit(found)
             self.note(found)
+
+    def one(self, cell: Cell) -> Found:
+        """A cell on the GPU when its turn comes, or on a CPU core of its own."""
+        seconds, room = self.arguments.seconds, self.room[cell.device]
+        if cell.device == "cuda":
+            return measure(cell, seconds, room, self.turn)
+        core = self.cores.get()
+        try:
+            return measure(cell, seconds, room, nullcontext(), core)
+        finally:
+            self.cores.put(core)
 
     def limit(self, found: Found) -> str | None:
         """Why a larger n is not tried, if it is not: n² grows a hundredfold, of which a fifth is asked."""
@@ -296,7 +320,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("peers.jsonl"))
     parser.add_argument("--devices", nargs="*", default=["cpu"] + ["cuda"] * torch.cuda.is_available())
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--slots", type=int, default=max(1, (os.cpu_count() or 1) - 1), help="CPU cells at once")
+    parser.add_argument("--slots", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1), help="CPU cells at once")
     parser.add_argument("--rows", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--dims", type=int, nargs="*", default=list(DIMS))
     parser.add_argument("--only", nargs="*", default=[""], help="cells whose name has one of these in it")
