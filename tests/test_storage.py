@@ -65,6 +65,12 @@ def test_other_files_are_named(tmp_path):
         storage.read(file, "thing", 1)
 
 
+def test_others_may_read_what_they_may_read_elsewhere(tmp_path):
+    (tmp_path / "plain").touch()
+    storage.write(tmp_path / "a.safetensors", "thing", 1, {"x": torch.ones(2)})
+    assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     file = tmp_path / "x.safetensors"
     storage.write(file, "thing", 1, {"n": 1})

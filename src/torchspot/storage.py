@@ -75,7 +75,10 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        temporary.touch()
+        usual = temporary.stat().st_mode
         yield temporary
+        temporary.chmod(usual)  # safetensors leaves files to their owner alone
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
