@@ -1,12 +1,13 @@
 """Cost per step and memory against the number of rows: neither may grow. Writes one JSON object a line.
 
-    python benchmarks/scale_n.py --out results/scale_n.jsonl [--rows 100000 1000000 …] [--source parquet] [--quick]
+    python benchmarks/scale_n.py --out results/scale_n.jsonl [--rows 100000 …] [--source parquet | dataset] [--quick]
 
-Each size is measured in a process of its own, on float32 rows of .npy files that are mapped, or of Parquet files that
-are copied once to such a map. Steps run on one thread; what they need next is read meanwhile by others. Time per step
-is the median over blocks of steps; sizes take turns, so that a noisy moment of the machine hits all of them. Memory is
-RssAnon (what the process itself has allocated; pages of the mapped file are not counted), the most that was seen at the
-ends of blocks. 10⁸ rows take 1.6 GB of disk (twice that as Parquet) under TMPDIR.
+Each size is measured in a process of its own, on float32 rows of .npy files that are mapped, of Parquet files that are
+copied once to such a map, or of a Dataset in a DataLoader with one worker, which reads row by row. Steps run on one
+thread; what they need next is read meanwhile by others. Time per step is the median over blocks of steps; sizes take
+turns, so that a noisy moment of the machine hits all of them. Memory is RssAnon (what the process itself has allocated;
+pages of the mapped file are not counted, nor are workers), the most that was seen at the ends of blocks. 10⁸ rows take
+1.6 GB of disk (twice that as Parquet) under TMPDIR.
 """
 
 import argparse
@@ -24,6 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from torchspot import SPOT
 
@@ -69,6 +72,19 @@ def write_mapped(folder: Path, rows: int) -> list[Path]:
     return files
 
 
+class OneByOne(Dataset[Tensor]):
+    """Rows of a mapped file, as a dataset of one's own gives them."""
+
+    def __init__(self, file: Path) -> None:
+        self.rows = np.load(file, mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.from_numpy(np.array(self.rows[index]))
+
+
 def anonymous_memory() -> int:
     """RssAnon of this process in bytes."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
@@ -94,10 +110,11 @@ class Clock:
         self.started = time.perf_counter()
 
 
-def measure(files: list[Path], steps: int, turn: Any, done: Any, result: Any) -> None:
+def measure(files: list[Path], source: str, steps: int, turn: Any, done: Any, result: Any) -> None:
     torch.set_num_threads(1)
     clock = Clock(turn, done)
-    spot = SPOT(steps=steps, callbacks=[clock]).fit(*files)
+    sources = [DataLoader(OneByOne(file), num_workers=1) for file in files] if source == "dataset" else files
+    spot = SPOT(steps=steps, callbacks=[clock]).fit(*sources)
     result.put({"blocks": clock.blocks, "rss_anon": clock.memory, "error": spot.distance_.value / 5 - 1})
 
 
@@ -106,7 +123,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("scale_n.jsonl"))
     parser.add_argument("--rows", type=int, nargs="*", default=[10**k for k in range(5, 9)])
     parser.add_argument("--steps", type=int, default=2000, help="a multiple of 20 of at most 2000")
-    parser.add_argument("--source", choices=["npy", "parquet"], default="npy")
+    parser.add_argument("--source", choices=["npy", "parquet", "dataset"], default="npy")
     parser.add_argument("--quick", action="store_true", help="few rows and steps, to see that it runs")
     arguments = parser.parse_args()
     sizes, steps = ([1000, 20_000], 200) if arguments.quick else (arguments.rows, arguments.steps)
@@ -117,7 +134,7 @@ def main() -> None:
         for rows in sizes:
             turn, done, result = spawn.Semaphore(0), spawn.Semaphore(0), spawn.Queue()
             files = write(Path(folder), rows, arguments.source)
-            process = spawn.Process(target=measure, args=(files, steps, turn, done, result))
+            process = spawn.Process(target=measure, args=(files, arguments.source, steps, turn, done, result))
             process.start()
             sides.append((rows, turn, done, result, process))
         for _ in range(BLOCKS):
