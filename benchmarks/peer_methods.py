@@ -291,10 +291,10 @@ def _neural(job: Job, x: Any, y: Any, solver: Callable[[int], Any]) -> Solve:
 
     def batches(rows: Any, seed: int) -> Iterator[Any]:
         key = jax.random.PRNGKey(seed)
-        take = jax.jit(lambda key: rows[jax.random.randint(key, (NEURAL_BATCH,), 0, len(rows))])
+        take = jax.jit(lambda rows, key: rows[jax.random.randint(key, (NEURAL_BATCH,), 0, len(rows))])
         while True:
             key, now = jax.random.split(key)
-            yield take(now)
+            yield take(rows, now)
 
     def fit(steps: int) -> Any:
         potentials = solver(steps)(batches(x, 0), batches(y, 1), batches(x, 2), batches(y, 3))
@@ -326,11 +326,14 @@ _POT_NAMES = {"euclidean": "euclidean", "squared_euclidean": "sqeuclidean"}
 
 
 def _within(seconds: float, fit: Callable[[int], Any], usual: int) -> int:
-    """As many steps as this time has room for, by short runs."""
-    few, more = 8, 32
+    """As many steps as this time has room for, by runs that grow until their steps take a twentieth of it."""
+    few = more = 8
     fit(few)  # what is done once in a process
-    begun, spent = _taken(fit, few), _taken(fit, more)
-    pace = max(1e-5, (spent - begun) / (more - few))
+    begun, steps_took = _taken(fit, few), 0.0
+    while steps_took < 0.05 * seconds and more < usual:
+        more *= 4
+        steps_took = _taken(fit, more) - begun
+    pace = max(1e-5, steps_took / (more - few))
     return _fitting(seconds, begun - few * pace, pace, usual)
 
 
