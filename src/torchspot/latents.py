@@ -26,7 +26,7 @@ from torch import Tensor
 
 from torchspot.errors import InvalidArgument
 from torchspot.random import on
-from torchspot.types import Sampler
+from torchspot.types import ReadsAhead, Sampler
 
 _APART = 2.0
 """Where the switches of `Pieces` are, on both sides of 0."""
@@ -151,7 +151,7 @@ class AnchoredDraws:
     @property
     def slow(self) -> bool:
         """Whether rows have to be read from somewhere."""
-        return any(getattr(source, "slow", False) for source in self.sources)
+        return any(isinstance(source, ReadsAhead) and source.slow for source in self.sources)
 
     def later(self, size: int, generator: torch.Generator) -> Callable[[], Float[Tensor, "batch latent"]]:
         """Draws which rows are taken and the noise, and gives what reads them: another thread may do that."""
@@ -165,7 +165,7 @@ class AnchoredDraws:
     def close(self) -> None:
         """Ends worker processes that read rows."""
         for source in self.sources:
-            if hasattr(source, "close"):
+            if isinstance(source, ReadsAhead):
                 source.close()
 
     def of(self, xs: tuple[Tensor, ...], noise: Float[Tensor, "batch noise"]) -> Float[Tensor, "batch latent"]:
@@ -182,7 +182,7 @@ class AnchoredDraws:
 
 
 def _later(source: Any, size: int, generator: torch.Generator) -> Callable[[], Tensor]:
-    if getattr(source, "slow", False):
+    if isinstance(source, ReadsAhead) and source.slow:
         return source.later(size, generator)
     drawn = source.draw(size, generator)
     return lambda: drawn

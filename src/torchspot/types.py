@@ -8,6 +8,7 @@ __all__ = [
     "Parts",
     "Plan",
     "Reading",
+    "ReadsAhead",
     "Record",
     "Sampler",
     "Samples",
@@ -80,12 +81,7 @@ class Reading:
 
 @runtime_checkable
 class Sampler(Protocol):
-    """An endless supply of samples.
-
-    One that reads from a disk or from worker processes may say so (`slow = True`) and have `later(size, generator)`:
-    it draws which samples are meant and gives a function that reads them, which training calls in a thread ahead of
-    time. `close()`, where it has one, is called at the end of training.
-    """
+    """An endless supply of samples."""
 
     shape: Shape
     device: torch.device
@@ -96,6 +92,21 @@ class Sampler(Protocol):
     @property
     def repeatable(self) -> bool:
         """Whether `draw` depends on the generator alone, so that a resumed run is equal bit for bit."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A sampler whose samples may have to be waited for, as they lie on a disk or with other processes."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether they do: then `later` is called ahead of time, and what it gives in another thread."""
+
+    def later(self, size: int, generator: torch.Generator) -> Callable[[], Tensor]:
+        """Draws which samples are meant, and gives what reads them."""
+
+    def close(self) -> None:
+        """Lets go of what it reads by; the next draw begins again."""
 
 
 class Cost(Protocol):

@@ -4,6 +4,8 @@ import errno
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy import stats
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from torchspot import SPOT, latents
 from torchspot.data import as_sampler, parquet
-from torchspot.errors import CorruptFile, TorchspotError
+from torchspot.errors import CorruptFile, InvalidArgument, TorchspotError
 from torchspot.random import Key
 from torchspot.training.callbacks import Checkpoint
 from torchspot.training.players import Draw, Stream
@@ -78,7 +88,7 @@ def test_what_is_read_ahead_is_what_an_array_gives(kind, tmp_path, monkeypatch):
     other = np.random.default_rng(0).normal(size=(300, 2))
     plain = batches(drawing(values, other), 6)
     ahead = drawing(source, other)
-    assert as_sampler(source).slow and not as_sampler(values).slow
+    assert as_sampler(source).slow == (kind != "dataset") and not as_sampler(values).slow
     for one, two in zip(plain, batches(ahead, 6), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
     resumed = drawing(source, other)
@@ -145,9 +155,174 @@ def test_a_worker_that_dies_is_said_and_the_checkpoint_is_intact(tmp_path):
 
 def test_a_dataset_that_kills_its_worker_is_said():
     rows = as_sampler(DataLoader(Squares(300, dies_at=200), num_workers=2))
-    with pytest.raises(TorchspotError, match="has died, often because memory ran out"):
+    with pytest.raises(TorchspotError, match="a worker process that reads the data has died"):
         rows.take(np.array([1, 250]))
     rows.close()
+
+
+class OpensLate(Dataset):
+    """Reads a file that it opens when it is first asked, as datasets over HDF5 or LMDB do."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.handle = file, None
+
+    def __len__(self) -> int:
+        return self.file.stat().st_size // 8
+
+    def __getitem__(self, i):
+        self.handle = self.handle or self.file.open("rb", buffering=0)
+        self.handle.seek(8 * i)
+        time.sleep(1e-5)
+        return torch.frombuffer(bytearray(self.handle.read(8)), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_handles_that_a_dataset_opens_are_used_by_one_reader_alone(workers, tmp_path):
+    np.arange(2000.0).tofile(tmp_path / "x.bin")
+    loader = DataLoader(OpensLate(tmp_path / "x.bin"), num_workers=workers)
+    draw = Draw(Key(0, "a"), *(Stream(as_sampler(loader), 256, torch.float64) for _ in range(2)), device=CPU)
+    plain = Draw(Key(0, "a"), *(Stream(as_sampler(np.arange(2000.0)), 256, torch.float64),) * 2, device=CPU)
+    for one, two in zip(batches(draw, 5), batches(plain, 5), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    if workers == 0:
+        loader.dataset.handle.close()
+
+
+def test_without_workers_a_dataset_is_read_where_it_was_made(tmp_path):
+    threads = set()
+
+    class Noting(Squares):
+        def __getitem__(self, i):
+            threads.add(threading.get_ident())
+            return super().__getitem__(i)
+
+    SPOT(steps=3, batch_size=16).fit(Noting(300), np.random.default_rng(0).normal(size=(300, 2)))
+    assert threads == {threading.get_ident()}
+
+
+class Drawing(Dataset):
+    """Items that it draws itself."""
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, i):
+        return torch.rand(2, dtype=torch.float64)
+
+
+def test_what_workers_draw_differs_from_one_set_of_them_to_the_next():
+    rows = as_sampler(DataLoader(Drawing(), num_workers=2))
+    first = rows.take(np.arange(50))
+    assert len(torch.unique(first)) == 100
+    rows.close()
+    assert not torch.isin(rows.take(np.arange(50)), first).any()
+    rows.close()
+
+
+class Telling(Squares):
+    """Item 0 is the number of the worker that reads it, and of how many."""
+
+    told: float = -1
+
+    def __getitem__(self, i):
+        info = torch.utils.data.get_worker_info()
+        return torch.tensor([self.told, float(info.num_workers)])
+
+
+def tell(number: int) -> None:
+    torch.utils.data.get_worker_info().dataset.told = float(number)
+
+
+def fail_to_begin(number: int) -> None:
+    raise OSError("no such host")
+
+
+class Awkward(Exception):
+    def __init__(self, one, two) -> None:
+        super().__init__(f"{one} {two}")
+
+
+class Raising(Squares):
+    def __getitem__(self, i):
+        if i:
+            raise Awkward("cannot", "open")
+        return super().__getitem__(i)
+
+
+def test_workers_know_who_they_are():
+    rows = as_sampler(DataLoader(Telling(300), num_workers=2, worker_init_fn=tell))
+    said = rows.take(np.arange(64))
+    rows.close()
+    assert set(said[:, 0].tolist()) <= {0.0, 1.0} and set(said[:, 1].tolist()) == {2.0}
+
+
+def test_what_fails_in_a_worker_is_said_in_its_words():
+    with pytest.raises(InvalidArgument, match="worker_init_fn failed with OSError: no such host"):
+        as_sampler(DataLoader(Squares(300), num_workers=1, worker_init_fn=fail_to_begin))
+    rows = as_sampler(DataLoader(Raising(300), num_workers=1))
+    with pytest.raises(TorchspotError, match="Awkward: cannot open"):
+        rows.take(np.array([5]))
+    rows.close()
+
+
+def test_what_cannot_be_sent_to_workers_is_said():
+    loader = DataLoader(
+        Squares(300), num_workers=1, collate_fn=lambda items: torch.stack(items), multiprocessing_context="spawn"
+    )
+    with pytest.raises(InvalidArgument, match="the data cannot be sent to worker processes"):
+        as_sampler(loader)
+
+
+def test_a_loader_that_chooses_its_rows_is_refused():
+    data = Squares(10)
+    for chooser in (
+        {"sampler": WeightedRandomSampler([1.0, *[0.0] * 9], 10)},
+        {"sampler": SubsetRandomSampler([0, 1])},
+        {"batch_sampler": [[0, 1], [1, 0]]},
+    ):
+        with pytest.raises(InvalidArgument, match="torchspot draws rows itself"):
+            as_sampler(DataLoader(data, **chooser))
+    assert len(as_sampler(DataLoader(data, shuffle=True, batch_size=3))) == 10
+
+
+def test_the_collate_function_is_used_also_with_batches_of_a_sampler():
+    batched = BatchSampler(SequentialSampler(range(10)), 5, drop_last=False)
+    rows = as_sampler(DataLoader(Squares(10), batch_sampler=batched, collate_fn=lambda items: -torch.stack(items)))
+    assert rows.take(np.array([3])).tolist() == [[-3.0, -9.0]]
+
+
+def test_a_collate_function_that_leaves_items_out_is_refused():
+    dropping = DataLoader(Squares(10), collate_fn=lambda items: torch.stack([x for x in items if x[0] < 5]))
+    with pytest.raises(InvalidArgument, match="made 5 rows of 10 items"):
+        as_sampler(dropping).take(np.arange(10))
+
+
+def test_ctrl_c_while_workers_read_saves_and_stops_between_steps(tmp_path):
+    """As the terminal sends it: to this process and to its workers."""
+    other = np.random.default_rng(0).normal(size=(300, 2))
+
+    class Press:
+        def __call__(self, training, record):
+            if training.step == 50:
+                for process in (*multiprocessing.active_children(), multiprocessing.current_process()):
+                    os.kill(process.pid, signal.SIGINT)
+
+    spot = SPOT(steps=1000, batch_size=16, callbacks=[Press(), Checkpoint(tmp_path, every_seconds=1e9)])
+    with pytest.raises(KeyboardInterrupt, match="stopped at step"):
+        spot.fit(DataLoader(Squares(300), num_workers=2), other, resume=tmp_path)
+    assert (tmp_path / "checkpoint.safetensors").exists()
+
+
+def test_no_worker_is_left_after_a_fit():
+    before = set(multiprocessing.active_children())
+    loader = DataLoader(Squares(300), num_workers=2)
+    other = np.random.default_rng(0).normal(size=(300, 2))
+    spot = SPOT(steps=3, batch_size=16, latent=latents.anchored()).fit(loader, other)
+    deadline = time.monotonic() + 20
+    while set(multiprocessing.active_children()) - before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert set(multiprocessing.active_children()) <= before
+    assert spot.sample(5)[0].shape == (5, 2)
 
 
 def test_a_worker_of_a_stream_that_dies_is_said():
@@ -270,3 +445,55 @@ def test_a_disk_that_fills_up_while_a_table_is_copied_is_said(tmp_path, monkeypa
     with pytest.raises(TorchspotError, match="the disk is full"):
         as_sampler(tmp_path / "x.parquet")
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_cache_that_cannot_be_written_to_is_not_the_files_fault(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "x.parquet" / "cache"))
+    large_parquet(tmp_path / "x.parquet")
+    with pytest.raises(TorchspotError, match="Set TORCHSPOT_CACHE to a folder that can be written to") as raised:
+        as_sampler(tmp_path / "x.parquet")
+    assert not isinstance(raised.value, CorruptFile)
+
+
+def test_a_copy_in_the_cache_that_was_cut_short_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    large_parquet(tmp_path / "x.parquet")
+    whole = as_sampler(tmp_path / "x.parquet").take(np.arange(40_000))
+    copy = next((tmp_path / "cache").iterdir())
+    for size in (0, 50, 4000):
+        os.truncate(copy, size)
+        assert torch.equal(as_sampler(tmp_path / "x.parquet").take(np.arange(40_000)), whole)
+
+
+def test_an_empty_file_in_a_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    large_parquet(tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").touch()
+    with pytest.raises(CorruptFile, match=r"b\.parquet cannot be read: the file is cut short or damaged"):
+        as_sampler(tmp_path)
+
+
+def test_columns_that_may_be_empty_are_the_same_columns(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "x").mkdir()
+    for k, nullable in enumerate((True, False)):
+        schema = pa.schema([pa.field("x", pa.float64(), nullable=nullable)])
+        pq.write_table(pa.table({"x": np.full(5, float(k))}, schema=schema), tmp_path / "x" / f"{k}.parquet")
+    assert as_sampler(tmp_path / "x").take(np.arange(10)).sum() == 5
+
+
+def test_a_quiet_stream_is_not_read_further_than_needed(tmp_path):
+    class Ending(IterableDataset):
+        """Twenty samples, then silence."""
+
+        def __iter__(self):
+            yield from (torch.zeros(2) for _ in range(20))
+            raise AssertionError("nobody needs more")
+
+    stream = as_sampler(DataLoader(Ending(), batch_size=1))
+    draw = Draw(
+        Key(0, "a"),
+        *(Stream(s, 4, torch.float64) for s in (stream, as_sampler(mapped(tmp_path, np.ones((9, 2)))))),
+        device=CPU,
+    )
+    assert len(batches(draw, 5)) == 5

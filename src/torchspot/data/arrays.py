@@ -53,7 +53,8 @@ class Rows:
         self.values, self.name, self.scale = values, name, scale
         self.shape: Shape = tuple(values.shape[1:])
         self.device = values.device if isinstance(values, Tensor) else torch.device("cpu")
-        self.slow = isinstance(values, np.memmap | Items)
+        self._readers = values.readers if isinstance(values, Items) else None
+        self.slow = isinstance(values, np.memmap) or self._readers is not None
         self._file = _MappedFile.of(values)
         self._weights = weights
         self._excluded = np.empty(0, dtype=np.int64) if excluded is None else np.sort(excluded)
@@ -78,13 +79,13 @@ class Rows:
 
     def begin(self) -> None:
         """Starts worker processes that read rows, where there are to be any."""
-        if isinstance(self.values, Items):
-            self.values.begin()
+        if self._readers is not None:
+            self._readers.begin()
 
     def close(self) -> None:
         """Ends worker processes that read rows; the next draw starts them again."""
-        if isinstance(self.values, Items):
-            self.values.close()
+        if self._readers is not None:
+            self._readers.close()
 
     def take(self, indices: Int[Tensor, " batch"] | Indices) -> Float[Tensor, "batch *shape"]:
         """The rows with these numbers."""

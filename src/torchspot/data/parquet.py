@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,17 @@ from torchspot.storage import free_space, replacing
 def spooled(path: Path) -> Float[np.ndarray, "rows columns"]:
     """The numbers of a Parquet or CSV file (or a folder of Parquet files) as a memory map; made at most once."""
     cache = _cache_file(path)
-    if not cache.exists():
+    if _is_whole(cache):
+        return np.load(cache, mmap_mode="r")
+    try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         _spool(path, cache)
-    return np.load(cache, mmap_mode="r")
+        return np.load(cache, mmap_mode="r")
+    except OSError as error:
+        raise TorchspotError(
+            f"{path} is copied to {cache.parent} to be drawn from, and that failed: {error}. Set TORCHSPOT_CACHE to a "
+            "folder that can be written to."
+        ) from error
 
 
 def table_columns(table: pa.Table | pa.RecordBatch, name: str) -> Float[np.ndarray, "rows columns"]:
@@ -50,26 +58,41 @@ def _arrays(table: pa.Table | pa.RecordBatch) -> list[pa.Array]:
 def _spool(path: Path, cache: Path) -> None:
     """Copies the numbers into the cache, which is there whole or not at all."""
     before = _stats(path)
+    count = _row_count(path)
+    batches = _batches(path)
+    first = next(batches, None)
+    if first is None or count == 0:
+        raise InvalidArgument(f"{path} has no rows. Pass a file with at least 2.")
+    needed = count * first.shape[1] * first.itemsize
+    if needed > free_space(cache.parent):
+        raise TorchspotError(
+            f"not enough disk space to open {path}: its {count} rows need {needed / 2**20:.0f} MiB under "
+            f"{cache.parent}. Free some space, or set TORCHSPOT_CACHE to a folder on a larger disk."
+        )
+    with replacing(cache) as temporary:
+        written = _write(temporary, itertools.chain([first], batches), first, count)
+        if _stats(path) != before:
+            raise CorruptFile(f"{path} was changed while it was read. Wait until it is complete, and start again.")
+        if written != count:
+            raise CorruptFile(f"{path} says that it has {count} rows, and holds {written}. It is damaged.")
+
+
+def _is_whole(cache: Path) -> bool:
+    """Whether the copy is there; one that was cut short is made anew."""
     try:
-        count = _row_count(path)
-        batches = _batches(path)
-        first = next(batches, None)
-        if first is None or count == 0:
-            raise InvalidArgument(f"{path} has no rows. Pass a file with at least 2.")
-        needed = count * first.shape[1] * first.itemsize
-        if needed > free_space(cache.parent):
-            raise TorchspotError(
-                f"not enough disk space to open {path}: its {count} rows need {needed / 2**20:.0f} MiB under "
-                f"{cache.parent}. Free some space, or set TORCHSPOT_CACHE to a folder on a larger disk."
-            )
-        with replacing(cache) as temporary:
-            written = _write(temporary, itertools.chain([first], batches), first, count)
-            if _stats(path) != before:
-                raise CorruptFile(f"{path} was changed while it was read. Wait until it is complete, and start again.")
-            if written != count:
-                raise CorruptFile(f"{path} says that it has {count} rows, and holds {written}. It is damaged.")
+        np.load(cache, mmap_mode="r")
+    except (OSError, EOFError, ValueError):
+        return False
+    return True
+
+
+@contextmanager
+def _reading(path: Path, what: str = "the file") -> Iterator[None]:
+    """Whatever goes wrong inside is the file's fault."""
+    try:
+        yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise CorruptFile(f"{path} cannot be read: {error}. It may be cut short or of another format.") from error
+        raise CorruptFile(f"{path} cannot be read: {what} is cut short or damaged ({error}).") from error
 
 
 def _write(target: Path, batches: Iterable[np.ndarray], like: np.ndarray, count: int) -> int:
@@ -89,41 +112,42 @@ def _write(target: Path, batches: Iterable[np.ndarray], like: np.ndarray, count:
 
 def _row_count(path: Path) -> int:
     if path.suffix.lower() == ".csv":
-        return sum(batch.num_rows for batch in _open_csv(path))
-    return sum(pa.parquet.ParquetFile(file).metadata.num_rows for file in _files(path))
+        return sum(batch.num_rows for batch in _csv_batches(path))
+    return sum(_opened(file).metadata.num_rows for file in _files(path))
 
 
 def _batches(path: Path) -> Iterator[np.ndarray]:
     if path.suffix.lower() == ".csv":
-        for batch in _open_csv(path):
+        for batch in _csv_batches(path):
             yield table_columns(batch, str(path))
         return
     first, *_ = files = _files(path)
-    schema = pa.parquet.read_schema(first)
+    columns = _columns(_opened(first).schema_arrow)
     for file in files:
-        found = pa.parquet.read_schema(file)
-        if not found.equals(schema):
+        opened = _opened(file)
+        if _columns(opened.schema_arrow) != columns:
             raise InvalidArgument(
-                f"{file} has other columns than {first}: {_columns(found)}, not {_columns(schema)}. "
+                f"{file} has other columns than {first}: {_columns(opened.schema_arrow)}, not {columns}. "
                 "Give all files of a folder the same columns, in the same order and of the same types."
             )
-        yield from _row_groups(file)
+        for k in range(opened.num_row_groups):
+            with _reading(file, f"row group {k + 1} of {opened.num_row_groups}"):
+                for batch in opened.iter_batches(row_groups=[k]):
+                    yield table_columns(batch, str(file))
 
 
-def _row_groups(file: Path) -> Iterator[np.ndarray]:
-    """The rows of one file, and the number of the row group where it is damaged."""
-    opened = pa.parquet.ParquetFile(file)
-    for k in range(opened.num_row_groups):
-        try:
-            for batch in opened.iter_batches(row_groups=[k]):
-                yield table_columns(batch, str(file))
-        except (pa.ArrowException, OSError) as error:
-            which = f"row group {k + 1} of {opened.num_row_groups}"
-            raise CorruptFile(f"{file} cannot be read: {which} is cut short or damaged ({error}).") from error
+def _opened(file: Path) -> pa.parquet.ParquetFile:
+    with _reading(file):
+        return pa.parquet.ParquetFile(file)
 
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} ({field.type})" for field in schema)
+
+
+def _csv_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    with _reading(path):
+        yield from _open_csv(path)
 
 
 def _open_csv(path: Path) -> pa.csv.CSVStreamingReader:

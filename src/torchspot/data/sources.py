@@ -11,16 +11,28 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from torchspot.data.arrays import Rows
 from torchspot.data.distributions import CallableSampler, DistributionSampler
 from torchspot.data.images import PictureFolder, image_files, read_images
-from torchspot.data.loaders import Items, IterableSampler, Workers
+from torchspot.data.loaders import Items, IterableSampler
 from torchspot.data.parquet import spooled, table_columns
+from torchspot.data.workers import Workers
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.types import Sampler
 
+_ANY_ORDER = (SequentialSampler, RandomSampler, DistributedSampler)
+"""Samplers of a DataLoader that only set the order of all rows."""
 _FILE_TYPES = ".npy, .npz, .csv, .parquet, or a folder of pictures or Parquet files"
 
 
@@ -66,8 +78,7 @@ def rows_in(source: Any, name: str) -> tuple[np.ndarray | Tensor | Items, float]
         case IterableDataset() | DataLoader(dataset=IterableDataset()):
             return None
         case DataLoader():
-            collate = default_collate if source.batch_size is None else source.collate_fn
-            return Items(source.dataset, name=name, collate=collate, workers=Workers.of(source)), 1.0
+            return _from_loader(source, name), 1.0
         case Dataset():
             return Items(source, name=name), 1.0
     return None
@@ -148,6 +159,20 @@ def _frame(source: Any, name: str) -> np.ndarray:
                 f"{name}: column {column!r} holds {kind}, not numbers. Drop it or encode it as numbers first."
             )
     return source.to_numpy(dtype=float if len({kind.kind for kind in source.dtypes}) > 1 else None)
+
+
+def _from_loader(loader: DataLoader[Any], name: str) -> Items:
+    """Its dataset, collate function and workers; rows are drawn by torchspot, so a choice of rows would be lost."""
+    batches = loader.batch_sampler
+    for chosen, usual in ((loader.sampler, _ANY_ORDER), (batches, (BatchSampler, type(None)))):
+        if type(chosen) not in usual:
+            raise InvalidArgument(
+                f"{name}: the DataLoader chooses its samples by a {type(chosen).__name__}, and torchspot draws rows "
+                "itself, all alike. Pass torch.utils.data.Subset(dataset, indices) to leave rows out, or "
+                "fit(…, weights=…), one number a row, to have some more often."
+            )
+    collate = default_collate if batches is None else loader.collate_fn
+    return Items(loader.dataset, name=name, collate=collate, workers=Workers.of(loader))
 
 
 def _from_list(source: Any, name: str) -> np.ndarray:

@@ -123,8 +123,11 @@ class DASPOT(Labeller):
                 with contextlib.suppress(Diverged):
                     self._keep(run)
                 raise
-            self._keep(run)
-        shares = (run.domains.source_shares, run.target_shares(by=SOURCE), self.target_shares_)
+            else:
+                self._keep(run)
+                shares = (run.domains.source_shares, run.target_shares(by=SOURCE), self.target_shares_)
+            finally:
+                run.domains.close()
         _warn_absent(self.classes_, *shares, asked=self.overlap_ is None or self.overlap_ >= _AMONG)
         _warn_conflict(self.conflict_)
         return self

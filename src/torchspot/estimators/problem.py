@@ -20,7 +20,7 @@ from torchspot.networks.generators import Units
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
 from torchspot.training.ranks import ranks_of
-from torchspot.types import Cost, Engine, Sampler, Samples, Shape
+from torchspot.types import Cost, Engine, ReadsAhead, Sampler, Samples, Shape
 
 _PROBE, _PROBE_A_NUMBER, _LARGEST_PROBE, _PROBE_NUMBERS = 16_384, 2048, 65_536, 1 << 25
 _JUDGES, _JUDGED_PICTURES = 2048, 256
@@ -67,6 +67,12 @@ class Problem:
     def fingerprints(self) -> list[str]:
         """What tells this data from other data."""
         return ["stream" if rows is None else rows.fingerprint for rows in self.held_out]
+
+    def close(self) -> None:
+        """Lets go of what samples are read by; the next draw begins again."""
+        for sampler in self.samplers:
+            if isinstance(sampler, ReadsAhead):
+                sampler.close()
 
     def coupled(self, plan: AffinePlan) -> Samples:
         """Samples of the first marginal with the partners that this plan (of standardised samples) gives them."""

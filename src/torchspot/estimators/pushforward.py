@@ -126,7 +126,10 @@ class PushforwardEstimator(BaseEstimator, ABC):
                 with contextlib.suppress(Diverged):
                     self._keep(run)
                 raise
-            return self._keep(run)
+            else:
+                return self._keep(run)
+            finally:
+                run.problem.close()
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
         """n joint samples of the fitted plan; row k of all marginals belongs together."""

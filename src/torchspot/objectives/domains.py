@@ -18,7 +18,7 @@ from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Units
 from torchspot.random import Key, generator
 from torchspot.training.ranks import ranks_of
-from torchspot.types import Engine, Sampler, Samples, Shape
+from torchspot.types import Engine, ReadsAhead, Sampler, Samples, Shape
 
 _PROBE, _PROBE_NUMBERS = 16_384, 1 << 23
 
@@ -41,6 +41,12 @@ class Domains:
     def shape(self) -> Shape:
         """Of one sample of either."""
         return self.target.shape
+
+    def close(self) -> None:
+        """Lets go of what samples are read by; the next draw begins again."""
+        for sampler in (self.source, self.target):
+            if isinstance(sampler, ReadsAhead):
+                sampler.close()
 
     def balanced(self) -> BalancedRows:
         """The source, drawn class by class."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchspot.random import Key, generator
 from torchspot.training.optimizers import FlatParameters, Optimizer
-from torchspot.types import Parts
+from torchspot.types import Parts, ReadsAhead
 
 _BLOCK = 1024
 """Steps whose numbers (rates and the like) are written to the device at once."""
@@ -40,7 +40,8 @@ class Draw:
 
     `advance` goes on to the next batch and puts what comes from elsewhere (from the host, for a run on a GPU) into
     buffers that stay; the call itself never leaves the device, so that it can be recorded once and replayed. Samplers
-    that are `slow` (files, datasets) are read by threads, two batches ahead; which samples these are is drawn here.
+    that are slow (mapped files, DataLoaders with workers) are read by threads, two batches ahead; which samples these
+    are is drawn here.
 
     Args:
         key: of the random numbers.
@@ -54,7 +55,7 @@ class Draw:
         self.k = 0
         self.generator = generator(key, device)
         places = [getattr(stream.sampler, "device", device) for stream in streams]
-        slow = [getattr(stream.sampler, "slow", False) for stream in streams]
+        slow = [_is_slow(stream.sampler) for stream in streams]
         self._fetched = [j for j, place in enumerate(places) if place != device or (any(slow) and place.type == "cpu")]
         self._generators = {place: generator(key, place) for place in places}
         self._readers = _Readers(sum(slow))
@@ -84,7 +85,7 @@ class Draw:
         self._coming.clear()
         self._readers.close()
         for stream in self.streams:
-            if hasattr(stream.sampler, "close"):
+            if isinstance(stream.sampler, ReadsAhead):
                 stream.sampler.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,12 +119,21 @@ class Draw:
         self._coming.append((k, ready))
 
     def _ready(self, stream: Stream, rng: torch.Generator) -> Callable[[], Tensor]:
-        """Draws, or has it read what it drew; gives what waits for the batch."""
-        size = stream.size * (self.replicas or 1)
-        if getattr(stream.sampler, "slow", False):
-            return self._readers.start(stream.sampler.later(size, rng), stream.dtype)
-        drawn = stream.sampler.draw(size, rng).to(stream.dtype)
+        """Draws, or has it read what it drew; gives what waits for the batch.
+
+        What comes in its own order, without the generator, is taken when its batch is due and not before.
+        """
+        sampler, size = stream.sampler, stream.size * (self.replicas or 1)
+        if _is_slow(sampler):
+            return self._readers.start(sampler.later(size, rng), stream.dtype)
+        if not getattr(sampler, "repeatable", True):
+            return lambda: sampler.draw(size, rng).to(stream.dtype)
+        drawn = sampler.draw(size, rng).to(stream.dtype)
         return lambda: drawn
+
+
+def _is_slow(sampler: Any) -> bool:
+    return isinstance(sampler, ReadsAhead) and sampler.slow
 
 
 class _Readers:
@@ -142,9 +152,9 @@ class _Readers:
         return self._pool.submit(lambda: read().to(dtype)).result
 
     def close(self) -> None:
-        """Ends the threads once they have read what they are at."""
+        """Ends the threads once they have read what they are at, without waiting for that."""
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
 

@@ -1,0 +1,167 @@
+"""Processes that read the items of a dataset, as a DataLoader asks for them."""
+
+__all__ = ["Readers", "Workers"]
+
+import functools
+import itertools
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch.utils.data import DataLoader
+
+from torchspot.errors import InvalidArgument, TorchspotError
+from torchspot.random import Key
+
+Read = Callable[[Any, Int[np.ndarray, " batch"]], np.ndarray]
+"""From a dataset, the items with these numbers, one a row."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many there are to be, and what a DataLoader says of them."""
+
+    count: int
+    init: Callable[[int], None] | None = None
+    """Called in each with its number."""
+    context: Any = None
+    """How they are started; None: as this system does."""
+
+    @classmethod
+    def of(cls, loader: DataLoader[Any]) -> "Workers | None":
+        """Those that a DataLoader asks for."""
+        if loader.num_workers == 0:
+            return None
+        return cls(loader.num_workers, loader.worker_init_fn, loader.multiprocessing_context)
+
+
+class Readers:
+    """The processes, started when they are first needed; only they touch the dataset, as under a DataLoader."""
+
+    _begun = itertools.count()
+
+    def __init__(self, workers: Workers, dataset: Any, read: Read, name: str) -> None:
+        self.workers, self.name = workers, name
+        self._dataset, self._read = dataset, read
+        self._pool: ProcessPoolExecutor | None = None
+        self._starting = threading.Lock()
+
+    def read(self, indices: Int[np.ndarray, " batch"]) -> np.ndarray:
+        """The items with these numbers: each process reads a share."""
+        shares = [part for part in np.array_split(indices, self.workers.count) if len(part)]
+        try:
+            return np.concatenate([future.result() for future in [self._submit(_read_here, part) for part in shares]])
+        except BrokenProcessPool as error:
+            raise TorchspotError(
+                f"a worker process that reads {self.name} has died: it was killed, often for want of memory, or a "
+                "library in it crashed. Give the DataLoader fewer workers, or 0 to see what its dataset does. "
+                "Checkpoints are intact: fit with the same resume= goes on from the last."
+            ) from error
+
+    def begin(self) -> None:
+        """Starts the processes: from a thread that is not about to read."""
+        if self._pool is None:
+            self._submit(os.getpid)
+
+    def close(self) -> None:
+        """Ends the processes once they have read what they are at; the next batch starts new ones."""
+        with self._starting:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                self._pool = None
+
+    def _submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        with self._starting:
+            self._pool = self._pool or self._new()
+            try:
+                return self._pool.submit(work, *arguments)
+            except (AttributeError, TypeError, pickle.PicklingError) as error:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                self._pool = None
+                raise InvalidArgument(
+                    f"{self.name} cannot be sent to worker processes ({error}). Define its dataset, collate_fn and "
+                    "worker_init_fn at the top of a module and let them open files when they are first used, or give "
+                    "the DataLoader multiprocessing_context='fork' or num_workers=0."
+                ) from error
+
+    def _new(self) -> ProcessPoolExecutor:
+        context = self.workers.context or multiprocessing.get_context()
+        numbers = context.SimpleQueue()
+        for number in range(self.workers.count):
+            numbers.put(number)
+        start = functools.partial(_begin_work, self._dataset, self._read, self.workers, numbers, self._seed())
+        return ProcessPoolExecutor(self.workers.count, mp_context=context, initializer=start)
+
+    def _seed(self) -> int:
+        """Of what the dataset draws itself: another one for each rank, restart, and set of processes."""
+        role = f"workers {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        return Key(torch.initial_seed(), role, int(os.environ.get("RANK", "0"))).at(next(self._begun))
+
+
+_at_work: list[Callable[[Int[np.ndarray, " batch"]], np.ndarray]] = []
+"""In a worker process: what reads items."""
+
+
+def _begin_work(dataset: Any, read: Read, workers: Workers, numbers: Any, seed: int) -> None:
+    """Makes this process a worker: one thread, random numbers of its own, and the dataset at hand."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    number = numbers.get()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    torch.set_num_threads(1)
+    torch.manual_seed(seed + number)
+    random.seed(seed + number)
+    np.random.seed((seed + number) % 2**32)
+    _introduce(dataset, workers, number, seed + number)
+    _at_work.append(functools.partial(read, dataset))
+    if workers.init is not None:
+        try:
+            workers.init(number)
+        except Exception as error:
+            _at_work[0] = functools.partial(_fail, f"worker_init_fn failed with {type(error).__name__}: {error}")
+
+
+def _introduce(dataset: Any, workers: Workers, number: int, seed: int) -> None:
+    """What torch.utils.data.get_worker_info() is to say in this process."""
+    from torch.utils.data._utils import worker  # there is no public way
+
+    worker._worker_info = worker.WorkerInfo(id=number, num_workers=workers.count, seed=seed, dataset=dataset)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this worker when the process it reads for is gone, whose connections it would hold open."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _read_here(indices: Int[np.ndarray, " batch"]) -> np.ndarray:
+    try:
+        return _at_work[0](indices)
+    except Exception as error:
+        raise _sendable(error) from None
+
+
+def _fail(why: str, indices: Int[np.ndarray, " batch"]) -> np.ndarray:
+    raise InvalidArgument(why)
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or its words where another process could not read it."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return TorchspotError(f"{type(error).__name__}: {error}")
+    return error
