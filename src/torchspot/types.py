@@ -158,6 +158,12 @@ class Steps(Protocol):
     def update(self, parts: Parts | None = None) -> None:
         """The step on the device; an engine may give faster versions of its parts."""
 
+    def alone(self) -> "Steps":
+        """The same without the other processes that it may be taken with."""
+
+    def agree(self, well: bool) -> bool:
+        """Whether all is well in all of these processes, which have to ask together."""
+
     def tensors(self) -> list[Tensor]:
         """All that `update` may change; the parameters first."""
 
@@ -189,7 +195,7 @@ class Engine(Protocol):
 
 
 class Callback(Protocol):
-    """Called at logged steps.
+    """Called at logged steps, of several processes by the first one, or by all where it has `everywhere = True`.
 
     It may also have `begin(run)`, called before the first step (`run.plan()` is the plan as it stands),
     `interrupted(training)`, `close()`, `state_dict()` and `load_state_dict(state)`.

@@ -20,7 +20,7 @@ from torchspot.objectives.transport import Transport
 from torchspot.plans import PushforwardPlan
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Divergence, History
-from torchspot.training.engine import choose_engine
+from torchspot.training.engine import engine_for
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import Adam, Optimizer
 from torchspot.training.players import Draw, Player, Stream, nothing
@@ -87,10 +87,10 @@ class CoGAN(BaseEstimator):
         """Learns from two or more sets of pictures of one size; anything `torchspot.data.as_sampler` takes."""
         if len(sources) < 2:
             raise InvalidArgument(f"CoGAN needs at least two sets of pictures, and got {len(sources)}.")
-        engine = choose_engine(pictures=True) if self.engine is None else self.engine
+        engine = engine_for(self.engine, pictures=True)
         opened = [as_sampler(source, name=f"data set {k + 1}") for k, source in enumerate(sources)]
         probe = (s.draw(_PROBE, generator(Key(self.seed, "probe"), s.device)).double().cpu() for s in opened)
-        units = Units.spanning(tuple(probe), engine.dtype)
+        units = Units.spanning(ranks_of(engine).first(tuple(probe)), engine.dtype)
         shapes = Shapes(self.latent.dim, tuple(s.shape for s in opened))
         made = InDataUnits(self.generator(shapes, generator(Key(self.seed, "generator weights"))), units)
         critics = self.critics(shapes, generator(Key(self.seed, "critic weights"))).to(engine.device, engine.dtype)

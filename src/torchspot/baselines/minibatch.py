@@ -19,7 +19,7 @@ from torchspot.exact import matched
 from torchspot.networks.generators import Shapes, Units, around_affine
 from torchspot.random import Key, generator, on
 from torchspot.training.callbacks import Divergence
-from torchspot.training.engine import choose_engine
+from torchspot.training.engine import engine_for
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import Adam
 from torchspot.training.players import Draw, Player, Stream
@@ -92,7 +92,7 @@ class MinibatchRegression(BaseEstimator):
         for name in ("width", "steps", "batch_size"):
             if not getattr(self, name) >= 1:
                 raise InvalidArgument(f"{name} must be at least 1, and is {getattr(self, name)}.")
-        engine = choose_engine() if self.engine is None else self.engine
+        engine = engine_for(self.engine)
         first, second = (as_sampler(data, name=f"data set {k + 1}") for k, data in enumerate((X, Y)))
         if first.shape != second.shape or len(first.shape) != 1:
             raise InvalidArgument(
@@ -100,7 +100,7 @@ class MinibatchRegression(BaseEstimator):
                 f"{second.shape}. Flatten each sample into one row."
             )
         drawn = (s.draw(_PROBE, generator(Key(self.seed, "probe"), s.device)).double().cpu() for s in (first, second))
-        units = Units.of(tuple(drawn), engine.dtype)
+        units = Units.of(ranks_of(engine).first(tuple(drawn)), engine.dtype)
         size = first.shape[0]
         network = around_affine(self.width, 3, (torch.eye(size),))(
             Shapes(size, (second.shape,)), generator(Key(self.seed, "map"))

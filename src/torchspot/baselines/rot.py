@@ -20,7 +20,7 @@ from torchspot.networks.mlp import mlp
 from torchspot.objectives.regularised import Entropy, Potentials, Regularisation, RegularisedDual
 from torchspot.random import Key, fresh_seed, generator
 from torchspot.training.callbacks import Divergence, History
-from torchspot.training.engine import choose_engine
+from torchspot.training.engine import engine_for
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import Adam
 from torchspot.training.players import Draw, Player, Stream
@@ -85,7 +85,7 @@ class ROT(BaseEstimator):
             raise InvalidArgument(
                 f"ROT needs epsilon > 0 and replicas >= 1, and got {self.epsilon!r} and {self.replicas!r}."
             )
-        engine = choose_engine() if self.engine is None else self.engine
+        engine = engine_for(self.engine)
         samplers = [_on(engine, as_sampler(data, name=f"data set {k + 1}")) for k, data in enumerate((X, Y))]
         if any(len(sampler.shape) != 1 for sampler in samplers):
             raise InvalidArgument(

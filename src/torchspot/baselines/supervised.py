@@ -21,7 +21,7 @@ from torchspot.objectives.teacher import SOURCE, Teacher
 from torchspot.plans.classifier import Classifier, Labeller
 from torchspot.random import Key, generator
 from torchspot.training.callbacks import Divergence, History
-from torchspot.training.engine import choose_engine
+from torchspot.training.engine import engine_for
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import Adam
 from torchspot.training.players import Draw, Player, Stream
@@ -101,7 +101,7 @@ class Supervised(Labeller):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learns from samples, with rows, and one label for each."""
-        engine = choose_engine() if self.engine is None else self.engine
+        engine = engine_for(self.engine)
         domains = open_domains(X, y, X, engine=engine, seed=self.seed)
         run = self.fit_to(domains)
         self.classes_, self.history_ = domains.labels.classes, run.history.records
@@ -113,7 +113,7 @@ class Supervised(Labeller):
         for name in ("steps", "batch_size"):
             if not (isinstance(getattr(self, name), Integral) and getattr(self, name) >= 1):
                 raise InvalidArgument(f"{name} must be a whole number of at least 1, and is {getattr(self, name)!r}.")
-        engine = choose_engine(pictures=domains.pictures) if self.engine is None else self.engine
+        engine = engine_for(self.engine, pictures=domains.pictures)
         judges = built_judges(self.judges, domains, self.seed)
         run = ClassifierFit(domains, judges, averaging=self.averaging, marginal=SOURCE)
 

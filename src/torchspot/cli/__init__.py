@@ -25,7 +25,7 @@ from torchspot.cli.folders import claim, clear_demo
 from torchspot.cli.options import anchors_named, choice, cost_named
 from torchspot.cli.pictures import check_folder_for_pictures, opened, points_at, write_pictures
 from torchspot.cli.points import GRID, SAMPLE_TYPES, Grid, rows_of, writer
-from torchspot.cli.processes import again_after_a_stop, claim_together, with_others
+from torchspot.cli.processes import claim_together, is_needed, say_how_to_go_on, with_others
 from torchspot.cli.runs import load_plan, load_to_draw, load_to_move, recorded_size
 from torchspot.cli.tables import result_table
 from torchspot.data.points import all_rows
@@ -330,6 +330,8 @@ def demo(
 
 def main() -> None:
     """Runs the command line. Exit codes: 0 done, 1 the run failed or was stopped, 2 bad input."""
+    if not is_needed(sys.argv[1:]):
+        return
     try:
         app()
     except InvalidArgument as error:
@@ -358,9 +360,7 @@ def _fit(
     try:
         spot.fit(*sources, resume=out)
     except KeyboardInterrupt as stop:
-        again = again_after_a_stop()
-        said = str(stop).capitalize() or "Stopped"
-        problems.print(escape(f"\n{said}. What was done is saved in {out}. Go on with:\n  {again}"), soft_wrap=True)
+        say_how_to_go_on(stop, out, ranks_of(spot.engine), problems)
         raise typer.Exit(1) from stop
     if ranks_of(spot.engine).rank > 0:
         return

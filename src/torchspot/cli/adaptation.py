@@ -23,7 +23,7 @@ from torchspot import storage
 from torchspot.cli.folders import RECORD
 from torchspot.cli.options import choice
 from torchspot.cli.pictures import opened, points_at
-from torchspot.cli.processes import again_after_a_stop, claim_together, with_others
+from torchspot.cli.processes import claim_together, say_how_to_go_on, with_others
 from torchspot.cli.runs import recorded_size
 from torchspot.data.sources import as_sampler
 from torchspot.errors import InvalidArgument
@@ -187,8 +187,7 @@ def _fit(daspot: DASPOT, source: Any, labels: np.ndarray, target: Any, out: Path
             warnings.simplefilter("always", UserWarning)
             daspot.fit(source, labels, target, resume=out)
     except KeyboardInterrupt as stop:
-        again = again_after_a_stop()
-        problems.print(escape(f"\nStopped. What was done is saved in {out}. Go on with:\n  {again}"), soft_wrap=True)
+        say_how_to_go_on(stop, out, ranks_of(daspot.engine), problems)
         raise typer.Exit(1) from stop
     if ranks_of(daspot.engine).rank > 0:
         return

@@ -1,20 +1,27 @@
 """Commands that torchrun starts in several processes at once."""
 
-__all__ = ["again_after_a_stop", "claim_together", "with_others"]
+__all__ = ["claim_together", "is_needed", "say_how_to_go_on", "with_others"]
 
 import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from torchspot.cli.folders import LAUNCH, RECORD, claim
 from torchspot.training.engine import Distributed
 from torchspot.training.ranks import Alone, Ranks, launch, launched, restarts
 from torchspot.types import Engine
+
+
+def is_needed(arguments: Sequence[str]) -> bool:
+    """Whether this process has anything to do: most commands are for the first of several."""
+    return not launched() or int(os.environ["RANK"]) == 0 or arguments[:1] in (["fit"], ["adapt"])
 
 
 def with_others(engine: Engine, console: Console | None = None) -> Engine:
@@ -38,8 +45,16 @@ def claim_together(out: Path, options: dict[str, Any], resume: bool, ranks: Alon
     ranks.lead(claimed)
 
 
-def again_after_a_stop() -> str:
-    """The command that goes on with the run."""
+def say_how_to_go_on(stop: KeyboardInterrupt, out: Path, ranks: Alone | Ranks, problems: Console) -> None:
+    """Where a run was stopped, and the command that goes on with it; from the first process alone."""
+    if ranks.rank > 0:
+        return
+    said = str(stop).capitalize() or "Stopped"
+    again = _same_command()
+    problems.print(escape(f"\n{said}. What was done is saved in {out}. Go on with:\n  {again}"), soft_wrap=True)
+
+
+def _same_command() -> str:
     processes = f"--nproc-per-node={os.environ.get('LOCAL_WORLD_SIZE', '1')}"
     start = ["torchrun", processes, "-m", "torchspot"] if launched() else ["torchspot"]
     return shlex.join([*start, *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])

@@ -33,8 +33,8 @@ from torchspot.objectives.domains import Domains, open_domains
 from torchspot.objectives.teacher import SOURCE, TARGET, Alignment, Clock, Teacher
 from torchspot.plans.classifier import Classifier
 from torchspot.random import Key, generator
-from torchspot.training.engine import choose_engine
-from torchspot.training.loop import Training, train
+from torchspot.training.engine import engine_for
+from torchspot.training.loop import Training, called_here, train
 from torchspot.training.players import Draw, Player, Stream
 from torchspot.training.ranks import ranks_of
 from torchspot.types import Callback, Engine, Record
@@ -70,11 +70,10 @@ class AdaptationRun:
     """One call of `fit`: data, networks and players, ready to be trained."""
 
     def __init__(self, estimator: Adapter, Xs: Any, ys: Any, Xt: Any, folder: Path | None) -> None:
-        engine = choose_engine() if estimator.engine is None else estimator.engine
+        engine = engine_for(estimator.engine)
         self.domains = open_domains(Xs, ys, Xt, engine=engine, seed=estimator.seed)
         preset = _checked(estimator.preset, pictures=self.domains.pictures)
-        if estimator.engine is None:
-            engine = choose_engine(pictures=self.domains.pictures)
+        engine = engine_for(estimator.engine, pictures=self.domains.pictures)
         self.engine, self.seed = engine, int(estimator.seed)
         gpu = engine.device.type == "cuda"
         sizes = asked_sizes(estimator, preset.sizes(pictures=self.domains.pictures, gpu=gpu))
@@ -91,13 +90,14 @@ class AdaptationRun:
             warn_unrepeatable([] if self.domains.target.repeatable else ["Xt"])
             identity = self._identity(preset, sizes)
             self.callbacks = keep_in(folder, self.training, self.callbacks, identity, ranks_of(engine))
-        for callback in self.callbacks:
+        for callback in called_here(self.callbacks, ranks_of(engine)):
             if hasattr(callback, "begin"):
                 callback.begin(self)
         watched = self._draw("watched", _JUDGED // 8 if self.domains.pictures else _JUDGED, "zxy", 1)
         watched.advance()
         self._watched = watched()
         watched.close()
+        ranks_of(engine).share_(self._watched)
 
     def go(self) -> None:
         """Trains to the end."""

@@ -20,6 +20,7 @@ from torchspot.networks.generators import Units
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
 from torchspot.training.ranks import ranks_of
+from torchspot.training.streams import apart
 from torchspot.types import Cost, Engine, ReadsAhead, Sampler, Samples, Shape
 
 _PROBE, _PROBE_A_NUMBER, _LARGEST_PROBE, _PROBE_NUMBERS = 16_384, 2048, 65_536, 1 << 25
@@ -141,17 +142,18 @@ def pose(
     ranks = ranks_of(engine)
     named = [(source, w, f"data set {k + 1}") for k, (source, w) in enumerate(zip(sources, weights, strict=True))]
     opened = ranks.in_turn(lambda: [as_sampler(source, weights=w, name=name) for source, w, name in named])
+    opened = [apart(sampler, ranks) for sampler in opened]
     held_out = tuple(
         held_out_rows(sampler, seed, str(k)) if isinstance(sampler, Rows) else None for k, sampler in enumerate(opened)
     )
     samplers = tuple(map(_training_part, opened, held_out))
-    probe = ranks.lead(lambda: tuple(_draw(s, _probe_size(s), Key(seed, f"probe {k}")) for k, s in enumerate(samplers)))
+    probe = ranks.first(tuple(_draw(s, _probe_size(s), Key(seed, f"probe {k}")) for k, s in enumerate(samplers)))
     _check_finite(probe)
     pictures = as_pictures([sampler.shape for sampler in samplers])
     measured = Units.spanning if pictures else Units.of if standardise else Units.plain
     units = measured(probe, engine.dtype).to(engine.device)
     both = list(enumerate(zip(opened, held_out, strict=True)))
-    drawn = ranks.lead(lambda: [_judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in both])
+    drawn = ranks.first([_judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in both])
     judges = units.from_data(tuple(x.to(engine.device, units.data_dtype) for x in drawn))
     return Problem(
         samplers=tuple(s.to(engine.device, units.data_dtype) if isinstance(s, Rows) else s for s in samplers),

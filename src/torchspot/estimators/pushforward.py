@@ -30,8 +30,8 @@ from torchspot.networks.generators import InDataUnits, Shapes
 from torchspot.objectives.transport import MarginalWeights, Objective, Transport
 from torchspot.plans import PooledPlan, PushforwardPlan, pooled
 from torchspot.random import Key
-from torchspot.training.engine import choose_engine
-from torchspot.training.loop import Training
+from torchspot.training.engine import engine_for
+from torchspot.training.loop import Training, called_here
 from torchspot.training.players import Draw, Player, Stream, nothing
 from torchspot.training.ranks import ranks_of
 from torchspot.training.replicas import stacked
@@ -172,10 +172,9 @@ def _prepare(
     """Checks everything and builds the game; nothing is trained yet."""
     _check_callable(estimator.cost)
     replicas = _check_replicas(estimator)
-    engine = choose_engine() if estimator.engine is None else estimator.engine
+    engine = engine_for(estimator.engine)
     problem = _posed(estimator, sources, weights, engine)
-    if estimator.engine is None:
-        engine = choose_engine(pictures=problem.pictures)
+    engine = engine_for(estimator.engine, pictures=problem.pictures)
     preset = estimator._default_preset(problem) if estimator.preset is None else estimator.preset
     _check_augmentation(preset, problem)
     problem.check_cost(estimator.cost)
@@ -213,7 +212,7 @@ def _prepare(
         make_plan=game.plan,
         facts=game.facts,
     )
-    for callback in callbacks:
+    for callback in called_here(callbacks, ranks_of(engine)):
         if hasattr(callback, "begin"):
             callback.begin(run)
     return run

@@ -210,11 +210,8 @@ class _Identity:
 
 
 def watched_by(estimator: Any, folder: Path | None, ranks: Alone | Ranks) -> tuple[History, tuple[Any, ...]]:
-    """The history of a run, and all that is called at its logged steps: of several processes by the first one."""
-    if ranks.rank > 0:
-        history = History()
-        return history, (history,)
-    history = History(None if folder is None else folder / "history.jsonl")
+    """The history of a run, which the first of several processes writes, and all that is called at its logged steps."""
+    history = History(None if folder is None or ranks.rank > 0 else folder / "history.jsonl")
     return history, (Divergence(folder), *estimator.callbacks, history)
 
 
@@ -227,7 +224,7 @@ def keep_in(
     others = tuple(c for c in callbacks if c is not checkpoint)
     checkpoint.companions = (_Identity(identity | {"number of processes": ranks.count}, folder), *others)
     ranks.in_turn(lambda: load_checkpoint(folder, training, checkpoint.companions))
-    return others if ranks.rank > 0 else (*others, checkpoint)
+    return (*others, checkpoint)
 
 
 def warn_unrepeatable(names: Sequence[str]) -> None:

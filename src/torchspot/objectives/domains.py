@@ -18,6 +18,7 @@ from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Units
 from torchspot.random import Key, generator
 from torchspot.training.ranks import ranks_of
+from torchspot.training.streams import apart
 from torchspot.types import Engine, ReadsAhead, Sampler, Samples, Shape
 
 _PROBE, _PROBE_NUMBERS = 16_384, 1 << 23
@@ -63,6 +64,7 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
     """Opens both, checks that they fit together, and measures where they lie: pictures are put into ±1."""
     ranks = ranks_of(engine)
     source, target = ranks.in_turn(lambda: (as_sampler(Xs, name="Xs"), as_sampler(Xt, name="Xt")))
+    target = apart(target, ranks)
     if not isinstance(source, Rows):
         raise InvalidArgument(
             "Xs must have rows that go with the labels: an array, a table, a file or a Dataset, not a stream."
@@ -74,9 +76,7 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
             "columns (or channels, height and width): bring them to one shape first."
         )
     both = (("Xs", source), ("Xt", target))
-    probe = ranks.lead(
-        lambda: tuple(_probe(sampler, Key(seed, f"probe {k}"), name) for k, (name, sampler) in enumerate(both))
-    )
+    probe = ranks.first(tuple(_probe(sampler, Key(seed, f"probe {k}"), name) for k, (name, sampler) in enumerate(both)))
     pictures = are_pictures([source.shape])
     if not pictures and len(source.shape) != 1:
         raise InvalidArgument(

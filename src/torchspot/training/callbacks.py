@@ -29,6 +29,8 @@ _SURE = 3.0
 class History:
     """Keeps every record, and writes them as JSON lines where a file is given. The last says why the run stopped."""
 
+    everywhere = True
+
     def __init__(self, file: Path | None = None) -> None:
         self.file = file
         self.records: list[Record] = []

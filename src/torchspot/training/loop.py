@@ -1,6 +1,6 @@
 """The one loop: players take turns, each stepping its own parameters down its own loss."""
 
-__all__ = ["Training", "train"]
+__all__ = ["Training", "called_here", "train"]
 
 import signal
 import threading
@@ -15,7 +15,7 @@ from torch import nn
 
 from torchspot.errors import Diverged, InvalidArgument
 from torchspot.training.players import Player, Turn
-from torchspot.training.ranks import Alone, Ranks, ranks_of
+from torchspot.training.ranks import Alone, LostTouch, Ranks, ranks_of
 from torchspot.types import Callback, Engine, Record
 
 
@@ -115,12 +115,17 @@ def train(
     """Runs the game to its end, from wherever it stands; measures and calls back every `log_every` steps, 0 included.
 
     Ctrl-C ends it between two steps: callbacks may save, then KeyboardInterrupt is raised. A second one is not held up.
-    Of several processes the first one measures, and where callbacks end the game or change it, the others follow: at
-    logged steps all have its parameters and buffers, which are those that a checkpoint holds.
+    Of several processes the first one measures and calls back, and where callbacks end the game or change it, the
+    others follow: at logged steps all have its parameters and buffers, which are those that a checkpoint holds.
     """
     ranks = ranks_of(engine)
     with ranks.together():
-        _train(training, engine, callbacks, measure, log_every, ranks)
+        _train(training, engine, called_here(callbacks, ranks), measure, log_every, ranks)
+
+
+def called_here(callbacks: Sequence[Callback], ranks: Alone | Ranks) -> Sequence[Callback]:
+    """The callbacks that this process calls: all in the first one, elsewhere those that are `everywhere`."""
+    return [callback for callback in callbacks if ranks.rank == 0 or getattr(callback, "everywhere", False)]
 
 
 def _train(
@@ -135,7 +140,7 @@ def _train(
     turns = [(turn.player, engine.prepare(turn)) for turn in training.turns]
     started = time.perf_counter() - training.seconds
     try:
-        with engine.running(), _interruptible(ranks.rank) as interrupted:
+        with engine.running(), _interruptible(ranks.rank) as interrupted, _ended_by(interrupted):
             while True:
                 if training.step > training.logged and (
                     training.step % log_every == 0 or training.step == training.steps
@@ -145,7 +150,7 @@ def _train(
                     _log(training, callbacks, measure, ranks)
                 if training.step >= training.steps or training.stop_reason:
                     return
-                if interrupted():
+                if interrupted() and ranks.rank == 0:
                     training.seconds = time.perf_counter() - started
                     _interrupt(training, callbacks)
                 for player, step in turns:
@@ -206,7 +211,7 @@ def _interrupt(training: Training, callbacks: Sequence[Callback]) -> None:
 def _interruptible(rank: int) -> Iterator[Callable[[], bool]]:
     """Turns the first Ctrl-C into a flag, so that it falls between steps. Only the main thread may do so.
 
-    Of several processes the first one minds it; the others end with that one.
+    Of several processes the first one ends; the others end with that one.
     """
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -214,8 +219,8 @@ def _interruptible(rank: int) -> Iterator[Callable[[], bool]]:
         return
 
     def note(number: int, frame: FrameType | None) -> None:
+        pressed.set()
         if rank == 0:
-            pressed.set()
             signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, note)
@@ -223,6 +228,17 @@ def _interruptible(rank: int) -> Iterator[Callable[[], bool]]:
         yield pressed.is_set
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _ended_by(interrupted: Callable[[], bool]) -> Iterator[None]:
+    """Where Ctrl-C has ended the first of several processes, the others have not lost it."""
+    try:
+        yield
+    except LostTouch as error:
+        if interrupted():
+            raise KeyboardInterrupt("stopped with the other processes") from error
+        raise
 
 
 def _check_disjoint(players: Sequence[Player]) -> None:

@@ -182,7 +182,7 @@ class Player:
 
 
 class Average:
-    """An exponential average of a player's parameters; buffers are those of the player.
+    """An exponential average of a player's parameters; buffers, and what is not trained, are those of the player.
 
     The weight of the newest iterate is max(1 − decay, 1 / t), so that the start is forgotten.
     """
@@ -204,6 +204,9 @@ class Average:
         for mine, original in zip(self._modules, self._originals, strict=True):
             for buffer, newest in zip(mine.buffers(), original.buffers(), strict=True):
                 buffer.copy_(newest)
+            for parameter, newest in zip(mine.parameters(), original.parameters(), strict=True):
+                if not newest.requires_grad:
+                    parameter.copy_(newest)
         return self._modules
 
 
@@ -246,6 +249,14 @@ class Turn:
     def seed(self) -> None:
         """Puts the random numbers back to the start of this step."""
         self.player.draw.seed()
+
+    def alone(self) -> "Turn":
+        """The steps without other processes: these."""
+        return self
+
+    def agree(self, well: bool) -> bool:
+        """Whether all is well in all processes that take this step: in this one."""
+        return well
 
     def parts(self) -> Parts:
         """Loss and move, as they are written."""

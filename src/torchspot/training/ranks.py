@@ -1,16 +1,19 @@
 """The processes that train together: who this one is, and the little they say to each other."""
 
-__all__ = ["ALONE", "Alone", "Ranks", "launch", "launched", "local_rank", "ranks_of", "restarts"]
+__all__ = ["ALONE", "Alone", "LostTouch", "Ranks", "launch", "launched", "local_rank", "ranks_of", "restarts"]
 
 import atexit
 import functools
+import itertools
 import os
 import pickle
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,6 +29,11 @@ _GO_ON = (
     "Checkpoints are intact: the same command with --resume (fit with the same resume=) goes on from the last, and "
     "torchrun --max-restarts=3 does so by itself."
 )
+_meetings = itertools.count()
+
+
+class LostTouch(TorchspotError):
+    """Another process ended, or cannot be reached."""
 
 
 class Alone:
@@ -41,6 +49,14 @@ class Alone:
         """What the work of this process gives, begun when that of the first one is done."""
         return work()
 
+    def first(self, value: T) -> T:
+        """The value of the first process, on all of them."""
+        return value
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all processes, in their order."""
+        return [value]
+
     def share_(self, tensors: Sequence[Tensor]) -> None:
         """Gives all processes the values of the first one."""
 
@@ -54,11 +70,12 @@ class Ranks:
     """Some processes of torch.distributed, started by torchrun (or by anyone who sets up a process group).
 
     Args:
+        device: that this process trains on.
         backend: of torch.distributed; None takes gloo between CPUs and NCCL between GPUs.
         timeout: seconds that a process waits for the others; opening large files on the first takes its time.
     """
 
-    def __init__(self, backend: str | None = None, *, timeout: float = 1800.0) -> None:
+    def __init__(self, device: torch.device, backend: str | None = None, *, timeout: float = 1800.0) -> None:
         if not dist.is_available():
             raise TorchspotError("this PyTorch was built without torch.distributed: train in one process.")
         if not dist.is_initialized():
@@ -67,9 +84,9 @@ class Ranks:
                     "several processes are needed to train together: start them with torchrun, for instance "
                     "torchrun --nproc-per-node=2 script.py, or leave out the engine Distributed()."
                 )
-            if torch.cuda.is_available():
-                torch.cuda.set_device(local_rank())
-            usual = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            usual = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             _meet(backend or usual, timedelta(seconds=timeout))
             _mind_the_end()
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
@@ -102,6 +119,16 @@ class Ranks:
         self.lead(lambda: first.append(work()))
         return first[0] if first else work()
 
+    def first(self, value: T) -> T:
+        """The value of the first process, on all of them."""
+        return self.lead(lambda: value)
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all processes, in their order."""
+        values: list[Any] = [None] * self.count
+        self._together(lambda: dist.all_gather_object(values, value))
+        return values
+
     def average_(self, vector: Tensor) -> None:
         """Puts the mean over all processes in its place: one message."""
         vector.div_(self.count)
@@ -110,7 +137,10 @@ class Ranks:
     def share_(self, tensors: Sequence[Tensor]) -> None:
         """Gives all processes the values of the first one."""
         for tensor in tensors:
-            self._together(functools.partial(dist.broadcast, tensor, src=0))
+            message = tensor.contiguous()
+            self._together(functools.partial(dist.broadcast, message, src=0))
+            if message is not tensor:
+                tensor.copy_(message)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -132,14 +162,14 @@ class Ranks:
         if not dist.is_initialized():
             raise TorchspotError(
                 f"process {self.rank} has left the others after an error, and cannot train with them any more. Start "
-                "all processes again."
+                "all processes again, or make a new engines.Distributed() in each of them."
             )
         try:
             talk()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise TorchspotError(
+            raise LostTouch(
                 f"process {self.rank} of 0 to {self.count - 1} lost touch with another one, which ended or cannot be "
                 f"reached; its own message says why. {_GO_ON} ({str(error).strip().splitlines()[0]})"
             ) from error
@@ -170,14 +200,21 @@ class _Failure(NamedTuple):
 def _meet(backend: str, timeout: timedelta) -> None:
     """Sets up the process group, and takes it down when Python ends: a process that leaves it up may crash then.
 
-    After a restart torchrun's store still holds the addresses of processes that are gone, so each attempt has its own
-    part of it.
+    After a restart torchrun's store still holds the addresses of processes that are gone, so each attempt, and each
+    meeting of one, has its own part of it.
     """
     from torch.distributed.rendezvous import rendezvous  # not there in a PyTorch without torch.distributed
 
-    store, rank, count = next(rendezvous("env://", timeout=timeout))
-    attempt = dist.PrefixStore(f"torchspot/{restarts()}", store)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=attempt, rank=rank, world_size=count, timeout=timeout)
+    try:
+        store, rank, count = next(rendezvous("env://", timeout=timeout))
+        part = dist.PrefixStore(f"torchspot/{restarts()}/{next(_meetings)}", store)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=part, rank=rank, world_size=count, timeout=timeout)
+    except RuntimeError as error:
+        raise LostTouch(
+            f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} could not reach the others at "
+            f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}. Are all of them running, and have all of them "
+            f"made as many engines.Distributed()? ({str(error).strip().splitlines()[0]})"
+        ) from error
     atexit.register(_part)
 
 
@@ -212,6 +249,9 @@ def launched() -> bool:
 def local_rank() -> int:
     """The number of this process among those on its machine, which is that of its GPU."""
     rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if gpus == 1 and named != [""] and len(named) == 1:
+        return 0  # each process was given one GPU of its own
     if gpus and rank >= gpus:
         raise InvalidArgument(
             f"this machine has {gpus} GPU{'s' if gpus > 1 else ''} and was asked for more processes. Start at most one "
@@ -221,8 +261,12 @@ def local_rank() -> int:
 
 
 def launch() -> str | None:
-    """The name of the launch that this process belongs to; the same after torchrun has started it again."""
-    return os.environ.get("TORCHELASTIC_RUN_ID")
+    """What tells the torchrun that started this process from all others; the same after it has started it again."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    parent = Path(f"/proc/{os.getppid()}/stat")
+    began = parent.read_text().rpartition(")")[2].split()[19] if parent.exists() else "?"
+    return f"{socket.gethostname()}/{os.getppid()}/{began}"
 
 
 def restarts() -> int:

@@ -1,0 +1,42 @@
+"""Streams that several processes read: each is to have samples of its own."""
+
+__all__ = ["apart"]
+
+import hashlib
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchspot.random import Key, generator
+from torchspot.training.ranks import Alone, Ranks
+from torchspot.types import Sampler
+
+_COMPARED = 16
+
+
+def apart(sampler: Sampler, ranks: Alone | Ranks) -> Sampler:
+    """The sampler, or where it gives some processes the same samples, this process's part of them.
+
+    What depends on the generator alone already differs from process to process, and so does a stream that its owner
+    has divided among them.
+    """
+    if sampler.repeatable or ranks.count == 1:
+        return sampler
+    few = sampler.draw(_COMPARED, generator(Key(0, "apart"), sampler.device)).double().cpu().contiguous()
+    seen = ranks.gather(hashlib.blake2b(few.numpy().tobytes()).hexdigest())
+    return sampler if len(set(seen)) == ranks.count else _Dealt(sampler, ranks.rank, ranks.count)
+
+
+class _Dealt:
+    """Every k-th sample of a stream."""
+
+    repeatable = False
+
+    def __init__(self, sampler: Sampler, part: int, parts: int) -> None:
+        self.sampler, self.part, self.parts = sampler, part, parts
+        self.shape, self.device = sampler.shape, sampler.device
+
+    def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch *shape"]:
+        """Of so many samples for each process, those for this one."""
+        return self.sampler.draw(size * self.parts, generator)[self.part :: self.parts]
