@@ -4,6 +4,7 @@ torchrun … faults.py CASE: each process writes a line "RANK what it saw".
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from distributed.worker import data, estimator
 from torchspot import DASPOT, engines, presets
+from torchspot.baselines import Supervised
 from torchspot.errors import Diverged, TorchspotError
+from torchspot.estimators.problem import pose
 from torchspot.training.callbacks import Checkpoint
 from torchspot.training.loop import Training
 
@@ -122,6 +125,68 @@ def adapts(engine) -> None:
     states = [[x for turn in game.turns for x in (turn.flat.vector, *turn.buffers)] for game in (straight, resumed)]
     same = all(torch.equal(a, b) for a, b in zip(*states, strict=True))
     say(engine.ranks.rank, f"stopped at {stopped.step}, ended at {resumed.step} of {straight.step}: {same}")
+
+
+def compiles_in_part(engine) -> None:
+    """The second process cannot compile; then none does, and they stay together."""
+
+    def backend(graph, inputs):
+        if engine.ranks.rank == 1:
+            raise ValueError("not today")
+        return graph.forward
+
+    compiled = engines.Distributed(engines.Compiled("cpu", dtype=torch.float64, backend=backend))
+    spot = estimator(compiled).fit(*data())
+    say(engine.ranks.rank, f"{spot.distance_.value:.12f} {spot.plan_.facts['engine']}")
+    plain = estimator(engine).fit(*data())
+    say(engine.ranks.rank, f"{plain.distance_.value:.12f} plain")
+
+
+def bad_input(engine) -> None:
+    """What all of them refuse leaves them apart; new engines meet again."""
+    for _ in range(3):
+        try:
+            estimator(engine).set_params(cost="nonsense").fit(*data())
+        except TorchspotError as error:
+            say(engine.ranks.rank, f"{type(error).__name__}")
+        engine = engines.Distributed(engines.Eager("cpu", dtype=torch.float64))
+    say(engine.ranks.rank, f"then {estimator(engine).fit(*data()).distance_.value:.12f}")
+
+
+class Counting(IterableDataset):
+    """1, 2, 3, … the same in every process unless it is divided among them."""
+
+    def __init__(self, start: int, step: int) -> None:
+        self.start, self.step = start, step
+
+    def __iter__(self):
+        return (torch.tensor([float(k), 0.0], dtype=torch.float64) for k in itertools.count(self.start, self.step))
+
+
+def streams(engine) -> None:
+    """No two processes draw the same sample, nor one that judges."""
+    rank = engine.ranks.rank
+    for name, source in {"alike": Counting(1, 1), "divided": Counting(1 + rank, 2)}.items():
+        problem = pose([source, data()[1]], None, seed=0, engine=engine)
+        judges = problem.units.to_data(problem.judges)[0][:, 0].round()
+        drawn = problem.samplers[0].draw(500, torch.Generator())[:, 0]
+        say(rank, f"{name} {' '.join(str(int(k)) for k in (*judges, *drawn))}")
+
+
+def baseline(engine) -> None:
+    """Callbacks are the first process's alone, also those of a baseline."""
+    called = []
+    callbacks = [lambda training, record: called.append(training.step)]
+    x, _ = data()
+    Supervised(steps=3, batch_size=16, engine=engine, callbacks=callbacks).fit(x, (x[:, 0] > 0).astype(int))
+    say(engine.ranks.rank, f"called {len(called)}")
+
+
+def shares(engine) -> None:
+    """What the fit says of the data is the same everywhere."""
+    x, y = data()
+    daspot = DASPOT(steps=4, batch_size=16, engine=engine).fit(x, (x[:, 0] > 0).astype(int), y - 2)
+    say(engine.ranks.rank, f"{daspot.overlap_} {daspot.conflict_} {daspot.target_shares_}")
 
 
 def killed(engine) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from distributed import worker
-from torchspot import engines
+from torchspot import SPOT, engines
 from torchspot.errors import InvalidArgument
 from torchspot.training.checkpoint import checkpoint_file
 from torchspot.training.players import Draw, Turn
@@ -24,12 +24,13 @@ from torchspot.types import Parts
 HERE = Path(__file__).parent
 
 
-def torchrun(processes: int, *arguments, restarts: int = 0) -> subprocess.Popen:
+def torchrun(processes: int, *arguments, restarts: int = 0, group: bool = False) -> subprocess.Popen:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += [f"--max-restarts={restarts}", "--monitor-interval=0.2", *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment)
+    err = subprocess.STDOUT
+    return subprocess.Popen(command, stdout=pipe, stderr=err, text=True, env=environment, start_new_session=group)
 
 
 def finished(process: subprocess.Popen) -> str:
@@ -95,8 +96,7 @@ def command_line(folder: Path, out: Path, steps: int) -> list[str]:
     return ["-m", "torchspot", "fit", str(folder / "0.npy"), str(folder / "1.npy"), "--out", str(out), *options]
 
 
-def kill_one(run: subprocess.Popen, out: Path, rank: int) -> None:
-    """Once there is a second checkpoint, SIGKILL to the process of this rank."""
+def wait_for_a_second_checkpoint(out: Path) -> None:
     deadline = time.monotonic() + 120
     first = None
     while time.monotonic() < deadline:
@@ -104,8 +104,14 @@ def kill_one(run: subprocess.Popen, out: Path, rank: int) -> None:
             written = checkpoint_file(out).stat().st_mtime_ns
             first = first or written
             if written != first:
-                break
+                return
         time.sleep(0.02)
+    raise AssertionError("no second checkpoint")
+
+
+def kill_one(run: subprocess.Popen, out: Path, rank: int) -> None:
+    """Once there is a second checkpoint, SIGKILL to the process of this rank."""
+    wait_for_a_second_checkpoint(out)
     for process in Path("/proc").iterdir():
         try:
             variables = (process / "environ").read_bytes().split(b"\0") if process.name.isdigit() else []
@@ -144,6 +150,37 @@ def test_a_killed_worker_ends_the_run_with_a_message_and_restarts_resume_to_the_
     assert costs_of(tmp_path / "straight") == costs_of(tmp_path / "killed") == costs_of(tmp_path / "restarted")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a launch is told by its process number alone")
+def test_a_restart_does_not_take_over_a_run_that_was_there_before(tmp_path):
+    command = command_line(tmp_path, tmp_path / "out", 20)
+    finished(torchrun(2, *command))
+    before = costs_of(tmp_path / "out")
+    record = (tmp_path / "out" / "checkpoint.safetensors").stat().st_mtime_ns
+    again = torchrun(2, *command, restarts=1)
+    said, _ = again.communicate(timeout=300)
+    assert again.returncode != 0 and "already holds another run" in said
+    assert costs_of(tmp_path / "out") == before
+    assert (tmp_path / "out" / "checkpoint.safetensors").stat().st_mtime_ns == record
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes under /proc")
+def test_ctrl_c_is_said_once_and_the_run_goes_on(tmp_path):
+    command = command_line(tmp_path, tmp_path / "out", 1500)
+    run = torchrun(2, *command, group=True)
+    wait_for_a_second_checkpoint(tmp_path / "out")
+    os.killpg(run.pid, signal.SIGINT)
+    said, _ = run.communicate(timeout=120)
+    assert said.count("Stopped at step") == 1 and "lost touch" not in said
+    finished(torchrun(2, *command, "--resume"))
+
+
+def test_commands_that_need_one_process_run_in_one(tmp_path):
+    finished(torchrun(2, *command_line(tmp_path, tmp_path / "out", 20)))
+    sample = ["sample", str(tmp_path / "out"), "-n", "7", "--out", str(tmp_path / "pairs.npz")]
+    said = finished(torchrun(2, "-m", "torchspot", *sample))
+    assert said.count("7 joint samples are in") == 1
+
+
 def test_a_failure_of_the_first_process_is_said_by_it_and_ends_all(tmp_path):
     command = command_line(tmp_path, tmp_path / "out", 10)
     (tmp_path / "out").mkdir()
@@ -164,8 +201,19 @@ def test_without_other_processes_it_is_said_how_to_start_them(monkeypatch):
 def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert local_rank() == 0
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     with pytest.raises(InvalidArgument, match="1 GPU and was asked for more"):
         local_rank()
+
+
+def test_a_fit_by_itself_among_several_processes_is_warned_of(monkeypatch):
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(UserWarning, match="one of 2 processes .* engine=engines.Distributed"):
+        SPOT(steps=2, batch_size=16).fit(*worker.data())
 
 
 def by_hand(case: str, folder: Path | None = None, processes: int = 2) -> list[str]:
@@ -208,6 +256,38 @@ def test_a_record_that_cannot_be_sent_is_said():
     first, second = by_hand("unsendable")
     assert "pickle" in first
     assert "the first of 2 processes ended the run: " in second and "pickle" in second
+
+
+def test_where_one_process_cannot_compile_none_does_and_they_stay_together():
+    for said in by_hand("compiles_in_part"):
+        compiled, plain = said.splitlines()[-2:]
+        assert "not compiled, as compiling failed" in compiled
+        assert compiled.split()[1] == plain.split()[1]
+
+
+def test_processes_that_refused_bad_input_can_meet_again():
+    ends = [said.splitlines() for said in by_hand("bad_input")]
+    assert [len([line for line in lines if line.endswith("InvalidArgument")]) for lines in ends] == [3, 3]
+    assert ends[0][-1].split()[1:] == ends[1][-1].split()[1:]
+
+
+def test_a_stream_is_dealt_out_and_its_judges_are_never_drawn():
+    first, second = ({line.split()[1]: line.split()[2:] for line in said.splitlines()} for said in by_hand("streams"))
+    for name in ("alike", "divided"):
+        judges, drawn = set(first[name][:2048]), [set(lines[name][2048:]) for lines in (first, second)]
+        assert set(second[name][:2048]) == judges and len(judges) == 2048
+        assert [len(some) for some in drawn] == [500, 500]
+        assert not drawn[0] & drawn[1] and not judges & (drawn[0] | drawn[1])
+
+
+def test_callbacks_of_baselines_are_called_by_the_first_process_alone():
+    first, second = (said.splitlines()[-1] for said in by_hand("baseline"))
+    assert first == "0 called 4" and second == "1 called 0"
+
+
+def test_what_an_adaptation_says_of_the_data_is_the_same_in_all_processes():
+    first, second = (said.splitlines()[-1].split(maxsplit=1)[1] for said in by_hand("shares"))
+    assert first == second
 
 
 def test_a_run_with_statistics_of_each_process_resumes_to_the_same_state_on_all(tmp_path):

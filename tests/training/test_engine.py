@@ -13,7 +13,7 @@ from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import Shapes, separate
 from torchspot.networks.lipschitz import Orthogonal, SpectralNorm
 from torchspot.random import Key
-from torchspot.training import engine as engines
+from torchspot.training import steps as running
 from torchspot.training.engine import Captured, Compiled, Eager, choose_engine
 from torchspot.training.loop import Training, train
 from torchspot.training.optimizers import OptimisticAdam
@@ -103,7 +103,7 @@ def test_a_run_that_ends_sooner_than_the_compilation_stays_eager():
 
 
 def test_without_a_compiler_steps_stay_eager_and_say_so(monkeypatch):
-    monkeypatch.setattr(engines.shutil, "which", lambda name: None)
+    monkeypatch.setattr(running.shutil, "which", lambda name: None)
     training = game(torch.float32, steps=3)
     train(training, engine=Compiled("cpu", outlast=0))
     assert "no C++ compiler was found" in training.ran["generator"]
@@ -142,14 +142,14 @@ class Replay:
 def pretended(monkeypatch):
     """CUDA graphs pretended on the CPU, so that the bookkeeping around them is tested everywhere."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Replay)
-    monkeypatch.setattr(engines, "_end_failed_capture", lambda generator: None)
+    monkeypatch.setattr(running, "_end_failed_capture", lambda generator: None)
 
     def record(self):
         before = [t.detach().clone() for t in self.turn.tensors()]
         try:
             self.turn.update(self.parts)
         except Exception as error:
-            return f"recording failed ({engines._in_short(error)})"
+            return f"recording failed ({running._in_short(error)})"
         finally:
             for tensor, value in zip(self.turn.tensors(), before, strict=True):
                 tensor.detach().copy_(value)
@@ -157,11 +157,11 @@ def pretended(monkeypatch):
         self._graph.recorded = lambda: self.turn.update(self.parts)
         return None
 
-    monkeypatch.setattr(engines._CapturedStep, "_record", record)
+    monkeypatch.setattr(running.CapturedStep, "_record", record)
 
 
 def run_captured(training):
-    steps = [(turn.player.repeats, engines._CapturedStep(turn, None)) for turn in training.turns]
+    steps = [(turn.player.repeats, running.CapturedStep(turn, None)) for turn in training.turns]
     for number in range(10):
         for repeats, step in steps:
             for _ in range(repeats(number)):
