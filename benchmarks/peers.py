@@ -13,6 +13,7 @@ instead of a value. The table and the figure are written beside the rows.
 """
 
 import argparse
+import importlib
 import importlib.metadata
 import json
 import multiprocessing
@@ -90,16 +91,7 @@ class Found:
 
 def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int | None) -> None:
     """Prepares, waits for its turn, solves, and judges; says each as it is done."""
-    if core is not None:
-        os.sched_setaffinity(0, {core})
-    device = torch.device(cell.device)
-    torch.set_num_threads(1 if cell.device == "cpu" else 4)
-    os.environ |= {"JAX_PLATFORMS": cell.device, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    if cell.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    os.environ["KEOPS_CACHE_FOLDER"] = str(Path(tempfile.gettempdir()) / "-".join(map(str, ("keops", *cell.series))))
-    os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(Path(tempfile.gettempdir()) / "peers-jax")}
-    os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    device = settle(cell, core)
     try:
         import peer_methods
         from peer_problems import laws
@@ -108,13 +100,16 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int |
         x, y = world.sample(cell.n, 0, device)
         truth = world.truth(device)
         job = peer_methods.Job(world, cell.cost, x, y, seconds, room)
+        if cell.method in STREAMED and cell.method.startswith("ott"):
+            importlib.import_module("ott.neural.methods")  # before memory is measured
         prepare = peer_methods.METHODS[cell.method]
         solve = None if cell.method in STREAMED else prepare(job)
         pipe.send("ready")
         pipe.recv()
+        before = memory_now(cell.device)
         solve = solve or prepare(job)  # finds its pace, which needs the device to itself
         pipe.send("going")
-        before, started = memory_now(cell.device), time.perf_counter()
+        started = time.perf_counter()
         answer = solve()
         if cell.device == "cuda":
             torch.cuda.synchronize()
@@ -130,14 +125,28 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int |
             best = world.move(points, torch.Generator(device).manual_seed(9))
             found["pair_error_of_optimal"] = world.pair_error(points, best, 7, truth)
         pipe.send(found)
-    except peer_methods.Cannot as why:
-        pipe.send(str(why))
     except ImportError as error:
         pipe.send(f"not installed: {error.name}")
+    except peer_methods.Cannot as why:
+        pipe.send(str(why))
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         short = any(word in said for word in ("out of memory", "RESOURCE_EXHAUSTED", "MemoryError", "can't allocate"))
         pipe.send(f"memory: {first_line(said)}" if short else f"failed: {first_line(said)}")
+
+
+def settle(cell: Cell, core: int | None) -> torch.device:
+    """Puts this process on its core or device, before any library is loaded."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1 if cell.device == "cpu" else 4)
+    os.environ |= {"JAX_PLATFORMS": cell.device, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if cell.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["KEOPS_CACHE_FOLDER"] = str(Path(tempfile.gettempdir()) / "-".join(map(str, ("keops", *cell.series))))
+    os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(Path(tempfile.gettempdir()) / "peers-jax")}
+    os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    return torch.device(cell.device)
 
 
 def memory_now(device: str) -> int:
