@@ -1,7 +1,7 @@
 """torchspot beside POT, GeomLoss, OTT and FlashSinkhorn: one table, one figure, one JSON row a number.
 
     pip install POT geomloss pykeops 'ott-jax[neural]' flash-sinkhorn      # what is missing is said in the table
-    python benchmarks/peers.py --out results/peers.jsonl [--devices cpu cuda] [--slots 2] [--only learned/16] [--quick]
+    python benchmarks/peers.py --out results/peers.jsonl [--devices cpu cuda] [--slots 2] [--only learned/16] [--resume]
 
 Every cell (method, problem, cost, dimension, number of rows, device) runs in a process of its own. Data are made and
 what a library does once (imports, compiled kernels, finding the pace) is done without the clock; it then runs from data
@@ -34,7 +34,7 @@ from typing import Any
 
 import torch
 
-from peer_report import report
+from peer_report import KEYS, read, report
 
 METHODS = (
     "torchspot",
@@ -237,7 +237,7 @@ class Runs:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.turn, self.writing = arguments, threading.Lock(), threading.Lock()
-        self.found: list[Found] = []
+        self.known = known(arguments.out) if arguments.resume and arguments.out.exists() else {}
         self.cores: queue.SimpleQueue[int] = queue.SimpleQueue()
         for core in sorted(os.sched_getaffinity(0))[-arguments.slots :]:
             self.cores.put(core)
@@ -260,9 +260,11 @@ class Runs:
     def one_series(self, some: Sequence[Cell]) -> None:
         past = None
         for cell in some:
-            found = self.one(cell) if past is None else Found(cell, reason=past)
+            found = self.known.get(cell)
+            if found is None:
+                found = self.one(cell) if past is None else Found(cell, reason=past)
+                self.note(found)
             past = past or self.limit(found)
-            self.note(found)
 
     def one(self, cell: Cell) -> Found:
         """A cell on the GPU when its turn comes, or on a CPU core of its own."""
@@ -288,12 +290,20 @@ class Runs:
 
     def note(self, found: Found) -> None:
         with self.writing:
-            self.found.append(found)
             seconds = time.perf_counter() - self.started
             print(f"{seconds:6.0f} s  {found.cell}  {in_short(found)}", flush=True)
             self.arguments.out.parent.mkdir(parents=True, exist_ok=True)
             with self.arguments.out.open("a") as stream:
                 stream.writelines(json.dumps(row) + "\n" for row in rows(found, self.arguments.commit))
+
+
+def known(file: Path) -> dict[Cell, Found]:
+    """What a file of rows already has."""
+    cells = {}
+    for key, said in read(file).items():
+        cell = Cell(**dict(zip(KEYS, key, strict=True)))
+        cells[cell] = Found(cell, reason=said["reason"]) if "reason" in said else Found(cell, metrics=said)
+    return cells
 
 
 def in_short(found: Found) -> str:
@@ -334,6 +344,7 @@ def main() -> None:
     parser.add_argument("--dims", type=int, nargs="*", default=list(DIMS))
     parser.add_argument("--only", nargs="*", default=[""], help="cells whose name has one of these in it")
     parser.add_argument("--without", nargs="*", default=[], help="… but none of these")
+    parser.add_argument("--resume", action="store_true", help="cells that --out already has are not run again")
     parser.add_argument("--commit", default="", help="noted in the rows")
     parser.add_argument("--quick", action="store_true", help="small problems, to see that everything runs")
     arguments = parser.parse_args()

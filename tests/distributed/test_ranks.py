@@ -231,7 +231,12 @@ def by_hand(case: str, folder: Path | None = None, processes: int = 2) -> list[s
     command = [sys.executable, HERE / "faults.py", case]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     running = [subprocess.Popen(command, env=shared | {"RANK": str(k)}, **pipes) for k in range(processes)]
-    return [process.communicate(timeout=120)[0] for process in running]
+    try:
+        return [process.communicate(timeout=120)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
 
 
 def test_an_error_of_one_process_is_heard_by_the_others_also_if_it_is_caught():

@@ -203,10 +203,8 @@ def _meet(backend: str, timeout: timedelta) -> None:
     After a restart torchrun's store still holds the addresses of processes that are gone, so each attempt, and each
     meeting of one, has its own part of it.
     """
-    from torch.distributed.rendezvous import rendezvous  # not there in a PyTorch without torch.distributed
-
     try:
-        store, rank, count = next(rendezvous("env://", timeout=timeout))
+        store, rank, count = _store(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], timeout)
         part = dist.PrefixStore(f"torchspot/{restarts()}/{next(_meetings)}", store)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=part, rank=rank, world_size=count, timeout=timeout)
     except RuntimeError as error:
@@ -216,6 +214,18 @@ def _meet(backend: str, timeout: timedelta) -> None:
             f"made as many engines.Distributed()? ({str(error).strip().splitlines()[0]})"
         ) from error
     atexit.register(_part)
+
+
+@functools.cache
+def _store(address: str, port: str, timeout: timedelta) -> Any:
+    """What the processes there tell each other through, this one's rank, and how many they are.
+
+    It is kept as long as Python runs: the first process may itself keep what others are connected to, and one that
+    leaves a group and meets again would still reach the former one as it goes down.
+    """
+    from torch.distributed.rendezvous import rendezvous  # not there in a PyTorch without torch.distributed
+
+    return next(rendezvous("env://", timeout=timeout))
 
 
 def _mind_the_end() -> None:
