@@ -15,12 +15,12 @@ import matplotlib.pyplot as plt
 
 Cells = dict[tuple[Any, ...], dict[str, Any]]
 KEYS = ("device", "cost", "problem", "d", "method", "n")
-DEVICES = {"cuda": "H200, 30 s", "cpu": "one CPU core, 60 s"}
+DEVICES = ("cuda", "cpu")
 COSTS = {"euclidean": "Euclidean", "squared_euclidean": "squared Euclidean", "learned": "learned"}
 
 
 def read(file: Path) -> Cells:
-    """Metrics (or a reason) of each cell."""
+    """Metrics (or a reason) of each cell, and where it ran and with how much time."""
     rows = list(map(json.loads, file.read_text().splitlines()))
     cells: Cells = {}
     for row in rows:
@@ -28,6 +28,7 @@ def read(file: Path) -> Cells:
         if row["metric"] in cells.get(key, {}) or "reason" in row:
             cells[key] = {}
         cells.setdefault(key, {})[row["metric"]] = row["value"]
+        cells[key]["where"] = f"{row['hardware']}, {row['budget_seconds']:g} s"
         if "reason" in row:
             cells[key]["reason"] = row["reason"]
     return cells
@@ -36,18 +37,19 @@ def read(file: Path) -> Cells:
 def table(cells: Cells) -> str:
     """Markdown: one table for each device and cost; of methods that never have an answer, why."""
     parts = []
-    for device, where in DEVICES.items():
+    for device in DEVICES:
         for cost, name in COSTS.items():
             mine = {key: found for key, found in cells.items() if key[:2] == (device, cost)}
             if mine:
-                parts.append(f"### {name} cost, {where}\n\n{one_table(mine)}")
+                where = "; ".join(dict.fromkeys(found["where"] for found in mine.values()))
+                parts.append(f"### {name} cost: {where}\n\n{one_table(mine)}")
     return "\n".join(parts)
 
 
 def one_table(cells: Cells) -> str:
     sizes = sorted({key[5] for key in cells})
     lines = [
-        "| problem | d | method | " + " | ".join(f"n = 10{exponent(n)}" for n in sizes) + " |",
+        "| problem | d | method | " + " | ".join(f"n = {short_number(n)}" for n in sizes) + " |",
         "|" + "---|" * (3 + len(sizes)),
     ]
     left_out: dict[str, set[str]] = {}
@@ -90,8 +92,10 @@ def short(reason: str) -> str:
     )
 
 
-def exponent(n: int) -> str:
-    return "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(len(str(n)) - 1))
+def short_number(n: int) -> str:
+    """Powers of ten as such."""
+    zeros = len(str(n)) - 1
+    return "10" + "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(zeros)) if n == 10**zeros else str(n)
 
 
 def draw(cells: Cells, file: Path) -> None:
@@ -119,7 +123,7 @@ def draw(cells: Cells, file: Path) -> None:
     for axis in axes[:, 0]:
         axis.set_ylabel("|error of the distance|")
     handles = [plt.Line2D([], [], color=colour, marker="o", label=method) for method, colour in colours.items()]
-    devices = [plt.Line2D([], [], color="black", marker="o", label="filled: H200")]
+    devices = [plt.Line2D([], [], color="black", marker="o", label="filled: a GPU")]
     devices += [plt.Line2D([], [], color="black", marker="o", mfc="white", linestyle=":", label="open: a CPU core")]
     figure.legend(handles=[*handles, *devices], loc="lower center", ncols=6, frameon=False)
     figure.tight_layout(rect=(0, 0.06, 1, 1))

@@ -294,7 +294,7 @@ class Runs:
             print(f"{seconds:6.0f} s  {found.cell}  {in_short(found)}", flush=True)
             self.arguments.out.parent.mkdir(parents=True, exist_ok=True)
             with self.arguments.out.open("a") as stream:
-                stream.writelines(json.dumps(row) + "\n" for row in rows(found, self.arguments.commit))
+                stream.writelines(json.dumps(row) + "\n" for row in rows(found, self.arguments))
 
 
 def known(file: Path) -> dict[Cell, Found]:
@@ -314,12 +314,13 @@ def in_short(found: Found) -> str:
     return f"error {100 * m['error']:+.2f} %  {pairs}{m['seconds']:.1f} s  {m['peak_bytes'] / 1e6:.0f} MB"
 
 
-def rows(found: Found, commit: str) -> list[dict[str, Any]]:
+def rows(found: Found, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """As they are stored."""
     cell = found.cell
-    hardware = torch.cuda.get_device_name() if cell.device == "cuda" else "one CPU core"
-    shared = {"experiment": "peers", "setting": asdict(cell), "seeds": 1, "hardware": hardware, "commit": commit}
-    shared["version"] = version(cell.method)
+    core = f"one core of a {os.cpu_count()}-core machine"
+    hardware = torch.cuda.get_device_name() if cell.device == "cuda" else core
+    shared = {"experiment": "peers", "setting": asdict(cell), "seeds": 1, "hardware": hardware}
+    shared |= {"commit": arguments.commit, "version": version(cell.method), "budget_seconds": arguments.seconds}
     if found.metrics is None:
         return [shared | {"metric": "error", "value": None, "reason": found.reason}]
     return [shared | {"metric": name, "value": value} for name, value in found.metrics.items()]
