@@ -168,7 +168,8 @@ def section_5_4(engine: Engine, *, size: int = 28, batch: int = 64) -> Training:
     """Adaptation of grey pictures with ten classes, the default recipe of DASPOT."""
     data = [torch.randint(256, (2000, 1, size, size), generator=rng(k), dtype=torch.uint8) for k in (0, 1)]
     daspot = DASPOT(engine=engine, batch_size=batch, steps=100_000)
-    return AdaptationRun(daspot, data[0], np.arange(2000) % 10, data[1], None).training
+    domains = open_domains(data[0], np.arange(2000) % 10, data[1], engine=engine, seed=0)
+    return AdaptationRun(daspot, domains, None).training
 
 
 def flow(

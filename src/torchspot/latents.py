@@ -140,6 +140,11 @@ class AnchoredDraws:
         places = [source.device for source in self.sources]
         return next((place for place in places if place.type == "cpu"), self.scale.device)
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether all of the data is."""
+        return all(source.repeatable for source in self.sources)
+
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch latent"]:
         if not self.sources:
             raise InvalidArgument(

@@ -3,6 +3,7 @@
 __all__ = ["Items", "IterableSampler"]
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,11 +11,14 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
-from torchspot.data.workers import Readers, Workers
+from torchspot.data.workers import Readers, Workers, ending_with_this_process
 from torchspot.errors import InvalidArgument, TorchspotError
 from torchspot.types import Shape
+
+_EMPTY = 10_000
+"""Batches without a sample that a stream may give one after the other."""
 
 
 class Items:
@@ -32,6 +36,10 @@ class Items:
         collate: Callable[[list[Any]], Any] = default_collate,
         workers: Workers | None = None,
     ) -> None:
+        if not hasattr(dataset, "__len__"):
+            raise InvalidArgument(
+                f"{name} is a Dataset without a length. Give it __len__, or make it an IterableDataset if it has none."
+            )
         self.dataset = dataset
         read = functools.partial(_read, collate, name)
         self.readers = None if workers is None else Readers(workers, dataset, read, name)
@@ -64,8 +72,10 @@ class IterableSampler:
     """Samples in the order in which an iterable gives them, from the start again when it ends."""
 
     def __init__(self, batches: Iterable[Any], *, name: str) -> None:
-        self.batches, self.name = batches, name
+        self.batches = ending_with_this_process(batches) if isinstance(batches, DataLoader) else batches
+        self.name = name
         self._iterator: Iterator[Any] = iter(())
+        self._given = 0
         self.device = torch.device("cpu")
         self._left = self._next()
         self.shape: Shape = tuple(self._left.shape[1:])
@@ -80,6 +90,11 @@ class IterableSampler:
         while count < size:
             parts.append(self._next())
             count += len(parts[-1])
+            if parts[-1].shape[1:] != self.shape:
+                raise InvalidArgument(
+                    f"{self.name} gave samples of shape {self.shape} and now {tuple(parts[-1].shape[1:])}. "
+                    "All must have one shape."
+                )
         joined = torch.cat(parts)
         self._left = joined[size:]
         return joined[:size]
@@ -94,16 +109,29 @@ class IterableSampler:
         return torch.cat(parts)[:most]
 
     def _next(self) -> Tensor:
+        """The next batch that has samples, of this pass or of a new one."""
         for _ in range(2):
-            try:
-                for batch in self._iterator:
-                    return _batch_rows(batch, self.name)
-            except RuntimeError as error:
-                if "worker" not in str(error):
-                    raise
-                raise TorchspotError(f"a worker process that reads {self.name} has died: {error}.") from error
+            for rows in itertools.islice(self._batches(), _EMPTY):
+                if len(rows):
+                    self._given += len(rows)
+                    return rows
             self._iterator = iter(self.batches)
+        if self._given:
+            raise InvalidArgument(
+                f"{self.name} ended after {self._given} samples and gives no more. Pass an iterable that can be begun "
+                "again: one whose __iter__ makes a new iterator each time."
+            )
         raise InvalidArgument(f"{self.name} gives no samples. Pass an iterable with at least one batch.")
+
+    def _batches(self) -> Iterator[Tensor]:
+        """What is left of this pass."""
+        try:
+            for batch in self._iterator:
+                yield _batch_rows(batch, self.name)
+        except RuntimeError as error:
+            if "DataLoader worker (pid" not in str(error):
+                raise
+            raise TorchspotError(f"a worker process that reads {self.name} has died: {error}.") from error
 
 
 def _batch_rows(batch: Any, name: str) -> Tensor:
@@ -114,4 +142,6 @@ def _batch_rows(batch: Any, name: str) -> Tensor:
             f"{name} gives items of type {type(samples).__name__}; tensors (or tuples that begin with one) are needed. "
             "Pass a dataset that returns tensors, or a function n -> samples."
         )
+    if samples.device.type == "cpu" and samples.is_floating_point() and not torch.isfinite(samples).all():
+        raise InvalidArgument(f"{name} gave a sample with a number that is not finite. Drop or fill such items first.")
     return samples.detach().unsqueeze(-1) if samples.ndim == 1 else samples.detach()

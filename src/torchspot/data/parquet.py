@@ -1,10 +1,11 @@
 """Tables on disk (Parquet, CSV), copied once to a memory map: draws stay uniform, nothing is loaded whole."""
 
-__all__ = ["spooled", "table_columns"]
+__all__ = ["parquet_files", "spooled", "table_columns"]
 
 import hashlib
 import itertools
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,14 +19,22 @@ from jaxtyping import Float
 from torchspot.errors import CorruptFile, InvalidArgument, TorchspotError
 from torchspot.storage import free_space, replacing
 
+_NUMBERS = 1 << 22
+"""That are read at once, whatever the number of columns."""
+_BLOCK = 1 << 24
+"""Bytes of a CSV file that are read at once: a header must fit."""
+_DAY = 86_400.0
+
 
 def spooled(path: Path) -> Float[np.ndarray, "rows columns"]:
     """The numbers of a Parquet or CSV file (or a folder of Parquet files) as a memory map; made at most once."""
-    cache = _cache_file(path)
+    with _reading(path):
+        cache = _cache_file(path)
     if _is_whole(cache):
         return np.load(cache, mmap_mode="r")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(cache.parent)
         _spool(path, cache)
         return np.load(cache, mmap_mode="r")
     except OSError as error:
@@ -36,7 +45,8 @@ def spooled(path: Path) -> Float[np.ndarray, "rows columns"]:
 
 
 def table_columns(table: pa.Table | pa.RecordBatch, name: str) -> Float[np.ndarray, "rows columns"]:
-    """The columns of an Arrow table side by side, as float64 (float32 if all are)."""
+    """The columns of an Arrow table side by side, as float64 (float32 if all are); an index of pandas is none."""
+    table = table.select([field.name for field in _fields(table.schema)])
     for field in table.schema:
         if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type)):
             raise InvalidArgument(
@@ -45,6 +55,12 @@ def table_columns(table: pa.Table | pa.RecordBatch, name: str) -> Float[np.ndarr
     kind = np.float32 if all(f.type in (pa.float32(), pa.float16()) for f in table.schema) else np.float64
     columns = [np.asarray(column.to_numpy(zero_copy_only=False), dtype=kind) for column in _arrays(table)]
     return np.stack(columns, axis=1) if columns else np.empty((table.num_rows, 0), dtype=kind)
+
+
+def _fields(schema: pa.Schema) -> list[pa.Field]:
+    """Of the columns, without those in which pandas keeps the index of a frame."""
+    index = set(map(str, (schema.pandas_metadata or {}).get("index_columns", ())))
+    return [field for field in schema if field.name not in index]
 
 
 def _arrays(table: pa.Table | pa.RecordBatch) -> list[pa.Array]:
@@ -75,6 +91,13 @@ def _spool(path: Path, cache: Path) -> None:
             raise CorruptFile(f"{path} was changed while it was read. Wait until it is complete, and start again.")
         if written != count:
             raise CorruptFile(f"{path} says that it has {count} rows, and holds {written}. It is damaged.")
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what is left of copies that were ended half-way, a day ago or longer."""
+    for part in folder.glob(".*.part"):
+        if time.time() - part.stat().st_mtime > _DAY:
+            part.unlink(missing_ok=True)
 
 
 def _is_whole(cache: Path) -> bool:
@@ -132,7 +155,7 @@ def _batches(path: Path) -> Iterator[np.ndarray]:
             )
         for k in range(opened.num_row_groups):
             with _reading(file, f"row group {k + 1} of {opened.num_row_groups}"):
-                for batch in opened.iter_batches(row_groups=[k]):
+                for batch in opened.iter_batches(max(1, _NUMBERS // len(opened.schema)), row_groups=[k]):
                     yield table_columns(batch, str(file))
 
 
@@ -142,7 +165,7 @@ def _opened(file: Path) -> pa.parquet.ParquetFile:
 
 
 def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} ({field.type})" for field in schema)
+    return ", ".join(f"{field.name} ({field.type})" for field in _fields(schema))
 
 
 def _csv_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -152,8 +175,8 @@ def _csv_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 def _open_csv(path: Path) -> pa.csv.CSVStreamingReader:
     """A reader of the file, whose first line is a header unless it is all numbers. Integers become floats."""
-    headless = all(map(_is_number, pa.csv.open_csv(path).schema.names))
-    reading = pa.csv.ReadOptions(autogenerate_column_names=headless)
+    reading = pa.csv.ReadOptions(block_size=_BLOCK)
+    reading.autogenerate_column_names = all(map(_is_number, pa.csv.open_csv(path, read_options=reading).schema.names))
     schema = pa.csv.open_csv(path, read_options=reading).schema
     floats = {field.name: pa.float64() for field in schema if pa.types.is_integer(field.type)}
     return pa.csv.open_csv(path, read_options=reading, convert_options=pa.csv.ConvertOptions(column_types=floats))
@@ -167,17 +190,29 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def parquet_files(folder: Path) -> list[Path]:
+    """Of a folder and those in it, without hidden ones and what writers leave beside them."""
+    found = sorted(folder.rglob("*.parquet"))
+    return [file for file in found if not any(part[0] in "._" for part in file.relative_to(folder).parts)]
+
+
 def _files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    return parquet_files(path) if path.is_dir() else [path]
 
 
 def _cache_file(path: Path) -> Path:
     """A name that changes when a file does."""
-    folder = Path(os.environ.get("TORCHSPOT_CACHE", Path.home() / ".cache" / "torchspot"))
+    try:
+        folder = Path(os.environ.get("TORCHSPOT_CACHE") or Path.home() / ".cache" / "torchspot")
+    except RuntimeError as error:
+        raise TorchspotError(
+            f"{path} is copied to a cache to be drawn from, and there is no home folder to keep it in. Set "
+            "TORCHSPOT_CACHE to a folder that can be written to."
+        ) from error
     name = hashlib.blake2b(repr((str(path.resolve()), _stats(path))).encode(), digest_size=16).hexdigest()
     return folder / f"{name}.npy"
 
 
 def _stats(path: Path) -> list[tuple[str, int, int]]:
     """Of each file: name, size and when it was last written to."""
-    return [(file.name, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in _files(path)]
+    return [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in _files(path)]

@@ -19,20 +19,19 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    default_collate,
 )
 
 from torchspot.data.arrays import Rows
 from torchspot.data.distributions import CallableSampler, DistributionSampler
 from torchspot.data.images import PictureFolder, image_files, read_images
 from torchspot.data.loaders import Items, IterableSampler
-from torchspot.data.parquet import spooled, table_columns
+from torchspot.data.parquet import parquet_files, spooled, table_columns
 from torchspot.data.workers import Workers
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.types import Sampler
 
 _ANY_ORDER = (SequentialSampler, RandomSampler, DistributedSampler)
-"""Samplers of a DataLoader that only set the order of all rows."""
+"""Samplers of a DataLoader that only set the order of all rows, or deal them out to processes."""
 _FILE_TYPES = ".npy, .npz, .csv, .parquet, or a folder of pictures or Parquet files"
 
 
@@ -119,7 +118,7 @@ def _open(path: Path, name: str) -> tuple[np.ndarray, float]:
 
 
 def _open_folder(path: Path, name: str) -> tuple[np.ndarray, float]:
-    if any(path.glob("*.parquet")):
+    if parquet_files(path):
         return spooled(path), 1.0
     if image_files(path):
         return read_images(path), 1 / 255
@@ -171,11 +170,17 @@ def _from_loader(loader: DataLoader[Any], name: str) -> Items:
                 "itself, all alike. Pass torch.utils.data.Subset(dataset, indices) to leave rows out, or "
                 "fit(…, weights=…), one number a row, to have some more often."
             )
-    collate = default_collate if batches is None else loader.collate_fn
-    return Items(loader.dataset, name=name, collate=collate, workers=Workers.of(loader))
+    if batches is None:
+        raise InvalidArgument(
+            f"{name}: the DataLoader has batch_size=None, so an item of its dataset may be one sample or many. Give it "
+            "a batch_size (any: torchspot draws its own batches) and a dataset whose items are single samples."
+        )
+    return Items(loader.dataset, name=name, collate=loader.collate_fn, workers=Workers.of(loader))
 
 
 def _from_list(source: Any, name: str) -> np.ndarray:
+    if any(isinstance(one, str | Path) for one in source):
+        raise InvalidArgument(f"{name} is a list of paths or text. Pass one path: a file, or the folder of all files.")
     try:
         return np.asarray(source)
     except ValueError as error:

@@ -1,10 +1,12 @@
 """Processes that read the items of a dataset, as a DataLoader asks for them."""
 
-__all__ = ["Readers", "Workers"]
+__all__ = ["Readers", "Workers", "ending_with_this_process"]
 
+import copy
 import functools
 import itertools
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import random
@@ -12,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,9 @@ from torch.utils.data import DataLoader
 
 from torchspot.errors import InvalidArgument, TorchspotError
 from torchspot.random import Key
+
+_PATIENCE = 5.0
+"""Seconds in which workers that are let go of may end by themselves."""
 
 Read = Callable[[Any, Int[np.ndarray, " batch"]], np.ndarray]
 """From a dataset, the items with these numbers, one a row."""
@@ -38,13 +43,15 @@ class Workers:
     """Called in each with its number."""
     context: Any = None
     """How they are started; None: as this system does."""
+    timeout: float = 0
+    """Seconds that one may take for its part of a batch; 0: any time."""
 
     @classmethod
     def of(cls, loader: DataLoader[Any]) -> "Workers | None":
         """Those that a DataLoader asks for."""
         if loader.num_workers == 0:
             return None
-        return cls(loader.num_workers, loader.worker_init_fn, loader.multiprocessing_context)
+        return cls(loader.num_workers, loader.worker_init_fn, loader.multiprocessing_context, loader.timeout)
 
 
 class Readers:
@@ -60,13 +67,21 @@ class Readers:
 
     def read(self, indices: Int[np.ndarray, " batch"]) -> np.ndarray:
         """The items with these numbers: each process reads a share."""
-        shares = [part for part in np.array_split(indices, self.workers.count) if len(part)]
+        shares = [share for share in np.array_split(indices, self.workers.count) if len(share)]
         try:
-            return np.concatenate([future.result() for future in [self._submit(_read_here, part) for part in shares]])
+            parts = [self._submit(_read_here, share) for share in shares]
+            done, late = wait(parts, self.workers.timeout or None, FIRST_EXCEPTION)
+            if late and not any(part.exception() for part in done):
+                raise TorchspotError(
+                    f"a worker process that reads {self.name} took more than {self.workers.timeout:g} s for its part "
+                    "of a batch. Give the DataLoader a longer timeout=, or 0 for any time."
+                )
+            return np.concatenate([part.result() for part in parts])
         except BrokenProcessPool as error:
             raise TorchspotError(
-                f"a worker process that reads {self.name} has died: it was killed, often for want of memory, or a "
-                "library in it crashed. Give the DataLoader fewer workers, or 0 to see what its dataset does. "
+                f"a worker process that reads {self.name} has died: it was killed, often for want of memory, a library "
+                "in it crashed, or it could not start (a script needs if __name__ == '__main__': around what it runs). "
+                "Give the DataLoader fewer workers, or 0 to see what its dataset does. "
                 "Checkpoints are intact: fit with the same resume= goes on from the last."
             ) from error
 
@@ -76,11 +91,13 @@ class Readers:
             self._submit(os.getpid)
 
     def close(self) -> None:
-        """Ends the processes once they have read what they are at; the next batch starts new ones."""
+        """Ends the processes once they have read what they are at, or soon; the next batch starts new ones."""
         with self._starting:
             if self._pool is not None:
+                processes = list((self._pool._processes or {}).values())  # there is no public way before Python 3.14
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = None
+                threading.Thread(target=_see_off, args=(processes,), daemon=True).start()
 
     def _submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         with self._starting:
@@ -119,7 +136,7 @@ def _begin_work(dataset: Any, read: Read, workers: Workers, numbers: Any, seed: 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     number = numbers.get()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    _end_with_the_parent()
     torch.set_num_threads(1)
     torch.manual_seed(seed + number)
     random.seed(seed + number)
@@ -140,17 +157,48 @@ def _introduce(dataset: Any, workers: Workers, number: int, seed: int) -> None:
     worker._worker_info = worker.WorkerInfo(id=number, num_workers=workers.count, seed=seed, dataset=dataset)
 
 
-def _end_with(parent: int) -> None:
+def ending_with_this_process(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A copy of the loader whose workers end when this process is gone."""
+    if loader.num_workers == 0:
+        return loader
+    mindful = copy.copy(loader)
+    mindful.worker_init_fn = functools.partial(_begin_mindful, loader.worker_init_fn)
+    return mindful
+
+
+def _begin_mindful(init: Callable[[int], None] | None, number: int) -> None:
+    _end_with_the_parent()
+    if init is not None:
+        init(number)
+
+
+def _end_with_the_parent() -> None:
     """Ends this worker when the process it reads for is gone, whose connections it would hold open."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+    reads_for, starter = multiprocessing.parent_process(), os.getppid()
+
+    def watch() -> None:  # a fork server outlives who asks it for workers; where there is none, the starter is who asks
+        while os.getppid() == starter and (reads_for is None or reads_for.is_alive()):
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _see_off(processes: list[Any]) -> None:
+    """Ends processes that do not end by themselves: one that hangs would keep Python from ending."""
+    deadline = time.monotonic() + _PATIENCE
+    left = {process.sentinel: process for process in processes}
+    while left and time.monotonic() < deadline:
+        for ended in multiprocessing.connection.wait(list(left), max(0.0, deadline - time.monotonic())):
+            del left[ended]
+    for process in left.values():
+        process.terminate()
 
 
 def _read_here(indices: Int[np.ndarray, " batch"]) -> np.ndarray:
     try:
         return _at_work[0](indices)
-    except Exception as error:
+    except BaseException as error:
         raise _sendable(error) from None
 
 
@@ -158,10 +206,11 @@ def _fail(why: str, indices: Int[np.ndarray, " batch"]) -> np.ndarray:
     raise InvalidArgument(why)
 
 
-def _sendable(error: Exception) -> Exception:
-    """The error, or its words where another process could not read it."""
+def _sendable(error: BaseException) -> Exception:
+    """The error, or its words where another process could not read it or would end by it."""
+    words = TorchspotError(f"{type(error).__name__}: {error}")
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return TorchspotError(f"{type(error).__name__}: {error}")
-    return error
+        return words
+    return error if isinstance(error, Exception) else words

@@ -18,7 +18,7 @@ from torchspot import costs, latents
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.adapting import AdaptationPreset, adaptation, adaptation_of_vectors
 from torchspot.estimators.networks import Builder, build_generator, moment_start
-from torchspot.estimators.run import keep_in, warn_unrepeatable, watched_by
+from torchspot.estimators.run import identity_of, keep_in, warn_unrepeatable, watched_by
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
 from torchspot.networks.adversaries import Adversaries
@@ -29,7 +29,7 @@ from torchspot.networks.judges import JudgeBuilder, Judges, JudgeShapes, usual_j
 from torchspot.networks.translated import translated
 from torchspot.objectives.adaptation import Adaptation, Labelled
 from torchspot.objectives.adaptation_parts import DomainAdversary, PairRisk, Parts
-from torchspot.objectives.domains import Domains, open_domains
+from torchspot.objectives.domains import Domains
 from torchspot.objectives.teacher import SOURCE, TARGET, Alignment, Clock, Teacher
 from torchspot.plans.classifier import Classifier
 from torchspot.random import Key, generator
@@ -69,11 +69,11 @@ class Neighbourhood(NamedTuple):
 class AdaptationRun:
     """One call of `fit`: data, networks and players, ready to be trained."""
 
-    def __init__(self, estimator: Adapter, Xs: Any, ys: Any, Xt: Any, folder: Path | None) -> None:
-        engine = engine_for(estimator.engine)
-        self.domains = open_domains(Xs, ys, Xt, engine=engine, seed=estimator.seed)
+    def __init__(self, estimator: Adapter, domains: Domains, folder: Path | None) -> None:
+        self.domains = domains
         preset = _checked(estimator.preset, pictures=self.domains.pictures)
         engine = engine_for(estimator.engine, pictures=self.domains.pictures)
+        ranks = ranks_of(engine)
         self.engine, self.seed = engine, int(estimator.seed)
         gpu = engine.device.type == "cuda"
         sizes = asked_sizes(estimator, preset.sizes(pictures=self.domains.pictures, gpu=gpu))
@@ -85,19 +85,19 @@ class AdaptationRun:
         self._source = self.domains.balanced() if preset.balanced else self.domains.source
         self.objective = _objective(estimator, preset, self.domains, sizes, self.latent)
         self.training = Training(self._players(preset, sizes), sizes.steps)
-        self.history, self.callbacks = watched_by(estimator, folder, ranks_of(engine))
+        self.history, self.callbacks = watched_by(estimator, folder, ranks)
+        identity = identity_of(self._identity(preset, sizes), ranks)
         if folder is not None:
             warn_unrepeatable([] if self.domains.target.repeatable else ["Xt"])
-            identity = self._identity(preset, sizes)
-            self.callbacks = keep_in(folder, self.training, self.callbacks, identity, ranks_of(engine))
-        for callback in called_here(self.callbacks, ranks_of(engine)):
+            self.callbacks = keep_in(folder, self.training, self.callbacks, identity, ranks)
+        for callback in called_here(self.callbacks, ranks):
             if hasattr(callback, "begin"):
                 callback.begin(self)
         watched = self._draw("watched", _JUDGED // 8 if self.domains.pictures else _JUDGED, "zxy", 1)
         watched.advance()
         self._watched = watched()
         watched.close()
-        ranks_of(engine).share_(self._watched)
+        ranks.share_(self._watched)
 
     def go(self) -> None:
         """Trains to the end."""

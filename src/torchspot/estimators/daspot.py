@@ -18,9 +18,11 @@ from torchspot.estimators.adapting import AdaptationPreset
 from torchspot.estimators.networks import Builder
 from torchspot.latents import Latent
 from torchspot.networks.judges import JudgeBuilder, Judges
+from torchspot.objectives.domains import Domains, open_domains
 from torchspot.objectives.teacher import SOURCE, TARGET
 from torchspot.plans import PushforwardPlan
 from torchspot.plans.classifier import Labeller
+from torchspot.training.engine import engine_for
 from torchspot.training.ranks import ranks_of
 from torchspot.types import Callback, Engine
 
@@ -115,19 +117,16 @@ class DASPOT(Labeller):
 
         Stopped by Ctrl-C, the estimator keeps the classifier as it was learned so far.
         """
-        with ranks_of(self.engine).together():
-            run = AdaptationRun(self, Xs, ys, Xt, None if resume is None else Path(resume))
+        with ranks_of(self.engine).together(), contextlib.closing(self._opened(Xs, ys, Xt)) as domains:
+            run = AdaptationRun(self, domains, None if resume is None else Path(resume))
             try:
                 run.go()
             except KeyboardInterrupt:
                 with contextlib.suppress(Diverged):
                     self._keep(run)
                 raise
-            else:
-                self._keep(run)
-                shares = (run.domains.source_shares, run.target_shares(by=SOURCE), self.target_shares_)
-            finally:
-                run.domains.close()
+            self._keep(run)
+            shares = (domains.source_shares, run.target_shares(by=SOURCE), self.target_shares_)
         _warn_absent(self.classes_, *shares, asked=self.overlap_ is None or self.overlap_ >= _AMONG)
         _warn_conflict(self.conflict_)
         return self
@@ -143,6 +142,9 @@ class DASPOT(Labeller):
         fitted = self._fitted()
         x, y = self.plan_.sample(n, seed)
         return LabelledPairs(x, y, fitted.of_domain(SOURCE).predict(x))
+
+    def _opened(self, Xs: Any, ys: Any, Xt: Any) -> Domains:
+        return open_domains(Xs, ys, Xt, engine=engine_for(self.engine), seed=self.seed)
 
     def _keep(self, run: AdaptationRun) -> None:
         self.classes_ = run.domains.labels.classes

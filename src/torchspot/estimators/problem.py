@@ -20,8 +20,8 @@ from torchspot.networks.generators import Units
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
 from torchspot.training.ranks import ranks_of
-from torchspot.training.streams import apart
-from torchspot.types import Cost, Engine, ReadsAhead, Sampler, Samples, Shape
+from torchspot.training.streams import apart, let_go, opening
+from torchspot.types import Cost, Engine, Sampler, Samples, Shape
 
 _PROBE, _PROBE_A_NUMBER, _LARGEST_PROBE, _PROBE_NUMBERS = 16_384, 2048, 65_536, 1 << 25
 _JUDGES, _JUDGED_PICTURES = 2048, 256
@@ -71,9 +71,7 @@ class Problem:
 
     def close(self) -> None:
         """Lets go of what samples are read by; the next draw begins again."""
-        for sampler in self.samplers:
-            if isinstance(sampler, ReadsAhead):
-                sampler.close()
+        let_go(*self.samplers)
 
     def coupled(self, plan: AffinePlan) -> Samples:
         """Samples of the first marginal with the partners that this plan (of standardised samples) gives them."""
@@ -141,8 +139,23 @@ def pose(
         )
     ranks = ranks_of(engine)
     named = [(source, w, f"data set {k + 1}") for k, (source, w) in enumerate(zip(sources, weights, strict=True))]
-    opened = ranks.in_turn(lambda: [as_sampler(source, weights=w, name=name) for source, w, name in named])
-    opened = [apart(sampler, ranks) for sampler in opened]
+    with opening() as opened:
+        samplers = ranks.in_turn(
+            lambda: [opened(as_sampler(source, weights=w, name=name)) for source, w, name in named]
+        )
+        samplers = [apart(sampler, ranks) for sampler in samplers]
+        return _posed(samplers, seed=seed, engine=engine, standardise=standardise, as_pictures=as_pictures)
+
+
+def _posed(
+    opened: Sequence[Sampler],
+    *,
+    seed: int,
+    engine: Engine,
+    standardise: bool,
+    as_pictures: Callable[[Sequence[Shape]], bool],
+) -> Problem:
+    ranks = ranks_of(engine)
     held_out = tuple(
         held_out_rows(sampler, seed, str(k)) if isinstance(sampler, Rows) else None for k, sampler in enumerate(opened)
     )

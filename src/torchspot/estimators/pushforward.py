@@ -20,7 +20,7 @@ from torchspot.errors import Diverged, InvalidArgument, NotFitted
 from torchspot.estimators.networks import Builder, build_critics, build_generator
 from torchspot.estimators.presets import Preset
 from torchspot.estimators.problem import Problem, pose
-from torchspot.estimators.run import Run, Weighing, judge_of, keep_in, warn_unrepeatable, watched_by
+from torchspot.estimators.run import Run, Weighing, identity_of, judge_of, keep_in, warn_unrepeatable, watched_by
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
 from torchspot.networks.augmentation import Augmentation
@@ -118,18 +118,17 @@ class PushforwardEstimator(BaseEstimator, ABC):
 
         Stopped by Ctrl-C, the estimator keeps the plan as it was learned so far.
         """
-        with ranks_of(self.engine).together():
-            run = _prepare(self, sources, weights, None if resume is None else Path(resume))
+        _check_callable(self.cost)
+        _check_replicas(self)
+        with ranks_of(self.engine).together(), contextlib.closing(_posed(self, sources, weights)) as problem:
+            run = _prepare(self, problem, None if resume is None else Path(resume))
             try:
                 run.go()
             except KeyboardInterrupt:
                 with contextlib.suppress(Diverged):
                     self._keep(run)
                 raise
-            else:
-                return self._keep(run)
-            finally:
-                run.problem.close()
+            return self._keep(run)
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
         """n joint samples of the fitted plan; row k of all marginals belongs together."""
@@ -166,32 +165,27 @@ class PushforwardEstimator(BaseEstimator, ABC):
         return MarginalWeights(eta, None, "given", slack)
 
 
-def _prepare(
-    estimator: PushforwardEstimator, sources: Sequence[Any], weights: Sequence[Any] | None, folder: Path | None
-) -> Run:
+def _prepare(estimator: PushforwardEstimator, problem: Problem, folder: Path | None) -> Run:
     """Checks everything and builds the game; nothing is trained yet."""
-    _check_callable(estimator.cost)
-    replicas = _check_replicas(estimator)
-    engine = engine_for(estimator.engine)
-    problem = _posed(estimator, sources, weights, engine)
-    engine = engine_for(estimator.engine, pictures=problem.pictures)
+    engine, replicas = engine_for(estimator.engine, pictures=problem.pictures), int(estimator.replicas)
+    ranks = ranks_of(engine)
     preset = estimator._default_preset(problem) if estimator.preset is None else estimator.preset
     _check_augmentation(preset, problem)
     problem.check_cost(estimator.cost)
     usual = preset.sizes(problem.dim, pictures=problem.pictures, gpu=problem.units.scale.is_cuda)
     sizes = asked_sizes(estimator, usual)
     game = estimator._game(preset, problem, sizes)
+    identity = identity_of(_identity(estimator, preset, problem, game, sizes), ranks)
     judges = _usual_critics(problem, preset, sizes) if estimator.critics is None else estimator.critics
     objectives = [_objective(estimator, problem, game, judges, preset, replica=k) for k in range(replicas)]
     draws = _draws(problem, game, sizes.batch_size, estimator, engine)
     games = [_players(objective, preset, preset.rates(sizes.width), draws) for objective in objectives]
     weighing = Weighing(game.weights, objectives[0].eta)
     training = Training(games[0] if replicas == 1 else stacked(games), sizes.steps, beside=[weighing])
-    history, callbacks = watched_by(estimator, folder, ranks_of(engine))
+    history, callbacks = watched_by(estimator, folder, ranks)
     if folder is not None:
         warn_unrepeatable([f"data set {k}" for k in problem.unrepeatable])
-        identity = _identity(estimator, preset, problem, game, sizes)
-        callbacks = keep_in(folder, training, callbacks, identity, ranks_of(engine))
+        callbacks = keep_in(folder, training, callbacks, identity, ranks)
     enough = problem.judged * min(2, game.turns)
     judging = Draw(Key(estimator.seed, "judge z"), *_noise(game, enough, engine), device=engine.device)
     judging.advance()
@@ -212,16 +206,15 @@ def _prepare(
         make_plan=game.plan,
         facts=game.facts,
     )
-    for callback in called_here(callbacks, ranks_of(engine)):
+    for callback in called_here(callbacks, ranks):
         if hasattr(callback, "begin"):
             callback.begin(run)
     return run
 
 
-def _posed(
-    estimator: PushforwardEstimator, sources: Sequence[Any], weights: Sequence[Any] | None, engine: Engine
-) -> Problem:
+def _posed(estimator: PushforwardEstimator, sources: Sequence[Any], weights: Sequence[Any] | None) -> Problem:
     """The data as the estimator and its preset take it."""
+    engine = engine_for(estimator.engine)
     standardise = estimator.preset is None or estimator.preset.standardise
     seed, as_pictures = estimator.seed, estimator._as_pictures
     return pose(sources, weights, seed=seed, engine=engine, standardise=standardise, as_pictures=as_pictures)
@@ -294,7 +287,7 @@ def _distance(plan: PushforwardPlan | PooledPlan) -> Distance:
     return Distance(cost.value, cost.monte_carlo_error, plan.spread() if isinstance(plan, PooledPlan) else None)
 
 
-def _check_replicas(estimator: PushforwardEstimator) -> int:
+def _check_replicas(estimator: PushforwardEstimator) -> None:
     count = estimator.replicas
     if not isinstance(count, Integral) or int(count) < 1:
         raise InvalidArgument(f"replicas must be a whole number of at least 1, and is {count!r}.")
@@ -304,7 +297,6 @@ def _check_replicas(estimator: PushforwardEstimator) -> int:
                 f"replicas={count} need weights of their own, and {name}= is a network whose weights are given. "
                 f"Pass a builder instead: {name}=lambda shapes, rng: YourNetwork(…)."
             )
-    return int(count)
 
 
 def _check_callable(cost: Any) -> None:

@@ -1,6 +1,6 @@
 """One call of `fit` under way: trained, measured, kept on disk, and turned into plans."""
 
-__all__ = ["Run", "Weighing", "judge_of", "keep_in", "warn_unrepeatable", "watched_by"]
+__all__ = ["Run", "Weighing", "identity_of", "judge_of", "keep_in", "warn_unrepeatable", "watched_by"]
 
 import copy
 import statistics
@@ -26,6 +26,11 @@ from torchspot.training.loop import Training, train
 from torchspot.training.ranks import Alone, Ranks, ranks_of
 from torchspot.training.replicas import OverReplicas, replica
 from torchspot.types import Callback, Engine, Record
+
+_DATA = ("data", "labels")
+"""What a run is told by that is of its data."""
+_TOLD = ("seed", "batch size", "replicas", "number of processes")
+"""What is shown where it differs."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +208,10 @@ class _Identity:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         differing = [name for name, value in self.facts.items() if state.get(name) != value]
         if differing:
+            told = {name: f" ({state.get(name)}, not {self.facts[name]})" for name in _TOLD}
+            named = " and ".join(name + told.get(name, "") for name in differing)
             raise InvalidArgument(
-                f"the run in {self.folder} was begun with other {' and '.join(differing)}. "
+                f"the run in {self.folder} was begun with other {named}. "
                 "Resume it with the same, or start a new run in another folder."
             )
 
@@ -215,6 +222,21 @@ def watched_by(estimator: Any, folder: Path | None, ranks: Alone | Ranks) -> tup
     return history, (Divergence(folder), *estimator.callbacks, history)
 
 
+def identity_of(facts: dict[str, Any], ranks: Alone | Ranks) -> dict[str, Any]:
+    """What must be the same for a run to be resumed, and in all its processes but for the data, which may be parts."""
+    of_all = ranks.gather(facts)
+    for rank, other in enumerate(of_all):
+        differing = [name for name in facts if name not in _DATA and other[name] != of_all[0][name]]
+        if differing:
+            raise InvalidArgument(
+                f"process {rank} of 0 to {ranks.count - 1} has other {' and '.join(differing)} than the first. "
+                "Processes that train together must fit the same: only rows may differ."
+            )
+    of_data = {name: [one[name] for one in of_all] for name in _DATA if name in facts}
+    together = {name: parts[0] if parts == parts[:1] * len(parts) else parts for name, parts in of_data.items()}
+    return facts | together | {"number of processes": ranks.count}
+
+
 def keep_in(
     folder: Path, training: Training, callbacks: Sequence[Any], identity: dict[str, Any], ranks: Alone | Ranks
 ) -> tuple[Any, ...]:
@@ -222,7 +244,7 @@ def keep_in(
     kept = (c for c in callbacks if isinstance(c, Checkpoint) and c.folder.resolve() == folder.resolve())
     checkpoint = next(kept, None) or Checkpoint(folder)
     others = tuple(c for c in callbacks if c is not checkpoint)
-    checkpoint.companions = (_Identity(identity | {"number of processes": ranks.count}, folder), *others)
+    checkpoint.companions = (_Identity(identity, folder), *others)
     ranks.in_turn(lambda: load_checkpoint(folder, training, checkpoint.companions))
     return (*others, checkpoint)
 

@@ -18,8 +18,8 @@ from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Units
 from torchspot.random import Key, generator
 from torchspot.training.ranks import ranks_of
-from torchspot.training.streams import apart
-from torchspot.types import Engine, ReadsAhead, Sampler, Samples, Shape
+from torchspot.training.streams import apart, let_go, opening
+from torchspot.types import Engine, Sampler, Samples, Shape
 
 _PROBE, _PROBE_NUMBERS = 16_384, 1 << 23
 
@@ -45,9 +45,7 @@ class Domains:
 
     def close(self) -> None:
         """Lets go of what samples are read by; the next draw begins again."""
-        for sampler in (self.source, self.target):
-            if isinstance(sampler, ReadsAhead):
-                sampler.close()
+        let_go(self.source, self.target)
 
     def balanced(self) -> BalancedRows:
         """The source, drawn class by class."""
@@ -63,8 +61,13 @@ class Domains:
 def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Domains:
     """Opens both, checks that they fit together, and measures where they lie: pictures are put into ±1."""
     ranks = ranks_of(engine)
-    source, target = ranks.in_turn(lambda: (as_sampler(Xs, name="Xs"), as_sampler(Xt, name="Xt")))
-    target = apart(target, ranks)
+    with opening() as opened:
+        named = (("Xs", Xs), ("Xt", Xt))
+        source, target = ranks.in_turn(lambda: [opened(as_sampler(data, name=name)) for name, data in named])
+        return _domains(source, apart(target, ranks), ys, engine=engine, seed=seed)
+
+
+def _domains(source: Sampler, target: Sampler, ys: Any, *, engine: Engine, seed: int) -> Domains:
     if not isinstance(source, Rows):
         raise InvalidArgument(
             "Xs must have rows that go with the labels: an array, a table, a file or a Dataset, not a stream."
@@ -76,7 +79,8 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
             "columns (or channels, height and width): bring them to one shape first."
         )
     both = (("Xs", source), ("Xt", target))
-    probe = ranks.first(tuple(_probe(sampler, Key(seed, f"probe {k}"), name) for k, (name, sampler) in enumerate(both)))
+    first = ranks_of(engine).first
+    probe = first(tuple(_probe(sampler, Key(seed, f"probe {k}"), name) for k, (name, sampler) in enumerate(both)))
     pictures = are_pictures([source.shape])
     if not pictures and len(source.shape) != 1:
         raise InvalidArgument(

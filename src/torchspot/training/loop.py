@@ -191,13 +191,18 @@ def _log(
 
 
 def _check_together(training: Training, ranks: Alone | Ranks) -> None:
-    """All processes must stand at the same step."""
-    first = ranks.lead(lambda: training.step)
-    if training.step != first:
-        raise InvalidArgument(
-            f"process {ranks.rank} stands at step {training.step} and the first one at {first}. All of them must see "
-            "the same folder of the run: put it where every machine can read it."
-        )
+    """All processes must stand at the same step of the same game."""
+    numbers = sum(tensor.numel() for turn in training.turns for tensor in turn.tensors())
+    of_all = ranks.gather(
+        {"steps done": training.step, "steps to do": training.planned, "numbers in networks": numbers}
+    )
+    for rank, here in enumerate(of_all):
+        for name, count in here.items():
+            if count != of_all[0][name]:
+                raise InvalidArgument(
+                    f"process {rank} of 0 to {ranks.count - 1} has {count} {name} and the first {of_all[0][name]}. Give "
+                    "all of them the same networks and steps, and, to resume, a folder that every machine can read."
+                )
 
 
 def _interrupt(training: Training, callbacks: Sequence[Callback]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from torchspot.random import Key, generator
 from torchspot.training.optimizers import FlatParameters, Optimizer
+from torchspot.training.streams import let_go
 from torchspot.types import Parts, ReadsAhead
 
 _BLOCK = 1024
@@ -84,9 +85,7 @@ class Draw:
         """Lets go of what is read ahead and of who reads it; another `advance` begins again."""
         self._coming.clear()
         self._readers.close()
-        for stream in self.streams:
-            if isinstance(stream.sampler, ReadsAhead):
-                stream.sampler.close()
+        let_go(*(stream.sampler for stream in self.streams))
 
     def state_dict(self) -> dict[str, Any]:
         return {"k": self.k}

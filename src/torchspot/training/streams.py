@@ -1,8 +1,11 @@
-"""Streams that several processes read: each is to have samples of its own."""
+"""Samplers as a run has them: streams that several processes read are dealt out, and readers are let go of."""
 
-__all__ = ["apart"]
+__all__ = ["apart", "let_go", "opening"]
 
 import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -10,9 +13,11 @@ from torch import Tensor
 
 from torchspot.random import Key, generator
 from torchspot.training.ranks import Alone, Ranks
-from torchspot.types import Sampler
+from torchspot.types import ReadsAhead, Sampler
 
 _COMPARED = 16
+
+S = TypeVar("S")
 
 
 def apart(sampler: Sampler, ranks: Alone | Ranks) -> Sampler:
@@ -26,6 +31,26 @@ def apart(sampler: Sampler, ranks: Alone | Ranks) -> Sampler:
     few = sampler.draw(_COMPARED, generator(Key(0, "apart"), sampler.device)).double().cpu().contiguous()
     seen = ranks.gather(hashlib.blake2b(few.numpy().tobytes()).hexdigest())
     return sampler if len(set(seen)) == ranks.count else _Dealt(sampler, ranks.rank, ranks.count)
+
+
+def let_go(*samplers: Any) -> None:
+    """Ends what these read by; the next draw begins again."""
+    for sampler in samplers:
+        if isinstance(sampler, ReadsAhead):
+            sampler.close()
+
+
+@contextmanager
+def opening() -> Iterator[Callable[[S], S]]:
+    """Notes what is opened within, and lets go of it where something fails."""
+    with ExitStack() as stack:
+
+        def opened(sampler: S) -> S:
+            stack.callback(let_go, sampler)
+            return sampler
+
+        yield opened
+        stack.pop_all()
 
 
 class _Dealt:
