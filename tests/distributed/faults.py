@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from distributed.worker import data, estimator
-from torchspot import DASPOT, engines, presets
+from torchspot import DASPOT, costs, engines, presets
 from torchspot.baselines import Supervised
 from torchspot.errors import Diverged, TorchspotError
 from torchspot.estimators.problem import pose
@@ -189,14 +189,64 @@ def shares(engine) -> None:
     say(engine.ranks.rank, f"{daspot.overlap_} {daspot.conflict_} {daspot.target_shares_}")
 
 
-def killed(engine) -> None:
+def parts(engine) -> None:
+    """Each process has rows of its own; the run is resumed, but not with others."""
+    rank, folder = engine.ranks.rank, os.environ["FOLDER"]
+    mine = [x[rank::2] for x in data()]
+
+    def stop(training, record):
+        if training.step == 50:
+            raise Diverged("enough for now", 50)
+
+    with contextlib.suppress(Diverged):
+        estimator(engine, callbacks=[Always(stop), Checkpoint(folder, every_seconds=0)]).fit(*mine, resume=folder)
+    straight, resumed = estimator(engine).fit(*mine), estimator(engine).fit(*mine, resume=folder)
+    say(rank, f"{straight.distance_.value:.12f} {resumed.distance_.value:.12f}")
+    try:
+        estimator(engine).fit(mine[0] + 1, mine[1], resume=folder)
+    except TorchspotError as error:
+        say(rank, f"{type(error).__name__}: {error}")
+
+
+def unlike(engine) -> None:
+    """What is not the same in all processes is named by all."""
+    rank = engine.ranks.rank
+    for name, value in {"seed": rank, "batch_size": 32 + rank, "steps": 90 + rank, "cost": None}.items():
+        chosen = {name: value} if name != "cost" else {name: costs.euclidean if rank else costs.squared_euclidean}
+        try:
+            estimator(engine).set_params(**chosen).fit(*data())
+        except TorchspotError as error:
+            say(rank, f"{name} {type(error).__name__}: {error}")
+        engine = engines.Distributed(engines.Eager("cpu", dtype=torch.float64))
+
+
+class Sleeping(IterableDataset):
+    """Some samples; then, if it is to sleep, nothing for a long time."""
+
+    def __init__(self, sleeps: bool) -> None:
+        self.sleeps = sleeps
+
+    def __iter__(self):
+        while True:
+            yield from torch.randn(30_000, 2)
+            if self.sleeps:
+                time.sleep(600)
+
+
+def killed_beside_a_stream(engine) -> None:
+    """The second process dies while the worker of its stream sleeps."""
+    killed(engine, DataLoader(Sleeping(engine.ranks.rank == 1), batch_size=256, num_workers=1))
+
+
+def killed(engine, loader: DataLoader | None = None) -> None:
     """The second process dies while workers read for it."""
 
     def die(training, record):
         say(engine.ranks.rank, f"workers of {os.getpid()}")
 
     x, y = data()
-    loader = DataLoader(TensorDataset(torch.from_numpy(x.astype(np.float32))), num_workers=1)
+    if loader is None:
+        loader = DataLoader(TensorDataset(torch.from_numpy(x.astype(np.float32))), num_workers=1)
     spot = estimator(engine, callbacks=[Always(die)]).set_params(steps=100_000)
     if engine.ranks.rank == 1:
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))

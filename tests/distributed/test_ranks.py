@@ -300,8 +300,27 @@ def test_a_run_with_statistics_of_each_process_resumes_to_the_same_state_on_all(
     assert ends == [f"{k} stopped at 12, ended at 24 of 24: True" for k in (0, 1)]
 
 
+def test_each_process_may_have_rows_of_its_own(tmp_path):
+    distances = set()
+    for said in by_hand("parts", tmp_path):
+        ended, refused = said.splitlines()[-2:]
+        distances |= set(ended.split()[1:])
+        assert "was begun with other data" in refused
+    assert len(distances) == 1
+
+
+def test_what_differs_between_processes_is_named_by_all():
+    for said in by_hand("unlike"):
+        seed, batch, steps, cost = said.splitlines()
+        assert "InvalidArgument: process 1 of 0 to 1 has other seed than the first" in seed
+        assert "has other batch size than the first" in batch
+        assert "has 91 steps to do and the first 90" in steps
+        assert "has other cost and marginal weights than the first" in cost
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a killed process does not leave its workers behind there either")
-def test_workers_of_a_killed_process_end_with_it_and_the_others_hear_of_it():
-    first, _ = by_hand("killed")
+@pytest.mark.parametrize("case", ["killed", "killed_beside_a_stream"])
+def test_workers_of_a_killed_process_end_with_it_and_the_others_hear_of_it(case):
+    first, _ = by_hand(case)
     assert "lost touch with another one" in first
     assert int(first.split("after ")[1].split()[0]) < 60

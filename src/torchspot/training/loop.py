@@ -200,8 +200,8 @@ def _check_together(training: Training, ranks: Alone | Ranks) -> None:
         for name, count in here.items():
             if count != of_all[0][name]:
                 raise InvalidArgument(
-                    f"process {rank} of 0 to {ranks.count - 1} has {count} {name} and the first {of_all[0][name]}. Give "
-                    "all of them the same networks and steps, and, to resume, a folder that every machine can read."
+                    f"process {rank} of 0 to {ranks.count - 1} has {count} {name} and the first {of_all[0][name]}. "
+                    "Give all the same networks and steps, and, to resume, a folder that every machine can read."
                 )
 
 

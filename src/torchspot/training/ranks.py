@@ -171,7 +171,8 @@ class Ranks:
         except RuntimeError as error:
             raise LostTouch(
                 f"process {self.rank} of 0 to {self.count - 1} lost touch with another one, which was killed, "
-                f"failed (then its own message says why) or cannot be reached. {_GO_ON} ({str(error).strip().splitlines()[0]})"
+                f"failed (then its own message says why) or cannot be reached. {_GO_ON} "
+                f"({str(error).strip().splitlines()[0]})"
             ) from error
 
 
