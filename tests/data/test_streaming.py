@@ -4,6 +4,8 @@ import errno
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -497,3 +499,197 @@ def test_a_quiet_stream_is_not_read_further_than_needed(tmp_path):
         device=CPU,
     )
     assert len(batches(draw, 5)) == 5
+
+
+ORPHANS = """
+import multiprocessing, os, sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torchspot.data import as_sampler
+
+if __name__ == "__main__":
+    loader = DataLoader(TensorDataset(torch.zeros(300, 2)), num_workers=2, multiprocessing_context=sys.argv[1])
+    rows = as_sampler(loader)
+    rows.take(torch.arange(8).numpy())
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    time.sleep(60)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes under /proc")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_end_with_who_reads_however_they_were_started(method, tmp_path):
+    (tmp_path / "reads.py").write_text(ORPHANS)
+    reader = subprocess.Popen([sys.executable, tmp_path / "reads.py", method], stdout=subprocess.PIPE, text=True)
+    workers = [int(pid) for pid in reader.stdout.readline().split()]
+    assert len(workers) == 2 and all(map(is_alive, workers))
+    reader.kill()
+    reader.communicate()
+    deadline = time.monotonic() + 30
+    while any(map(is_alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(is_alive, workers))
+
+
+class Odd(Squares):
+    """Item 0 is usual; others hang, or end their process."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(300)
+        self.how = how
+
+    def __getitem__(self, i):
+        if i:
+            if self.how == "exits":
+                raise SystemExit(3)
+            time.sleep(600)
+        return super().__getitem__(i)
+
+
+def test_a_worker_that_is_late_is_said_and_ended():
+    before = set(multiprocessing.active_children())
+    rows = as_sampler(DataLoader(Odd("hangs"), num_workers=1, timeout=1))
+    with pytest.raises(TorchspotError, match=r"took more than 1 s .* longer timeout="):
+        rows.take(np.array([1]))
+    rows.close()
+    deadline = time.monotonic() + 20
+    while set(multiprocessing.active_children()) - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_a_dataset_that_would_end_its_process_is_said():
+    rows = as_sampler(DataLoader(Odd("exits"), num_workers=1))
+    with pytest.raises(TorchspotError, match="SystemExit: 3"):
+        rows.take(np.array([1]))
+    rows.close()
+
+
+def test_what_was_opened_is_let_go_of_where_something_fails(tmp_path):
+    before = set(multiprocessing.active_children())
+    loader = DataLoader(Squares(300), num_workers=1)
+    with pytest.raises(InvalidArgument, match="there is no file"):
+        SPOT(steps=3).fit(loader, tmp_path / "nothing.npy")
+    with pytest.raises(InvalidArgument, match="latent"):
+        SPOT(steps=3, latent="nonsense").fit(loader, np.zeros((300, 2)) + np.arange(300)[:, None])
+    deadline = time.monotonic() + 20
+    while set(multiprocessing.active_children()) - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_a_loader_without_batches_and_a_dataset_without_a_length_are_refused():
+    with pytest.raises(InvalidArgument, match="batch_size=None"):
+        as_sampler(DataLoader(Squares(300), batch_size=None))
+
+    class Endless(Dataset):
+        def __getitem__(self, i):
+            return torch.zeros(2)
+
+    with pytest.raises(InvalidArgument, match="a Dataset without a length"):
+        as_sampler(Endless())
+
+
+class Passing(IterableDataset):
+    """One pass over these items, and no other."""
+
+    def __init__(self, *items) -> None:
+        self.items = iter([torch.tensor(item) for item in items])
+
+    def __iter__(self):
+        return self.items
+
+
+class Failing(IterableDataset):
+    def __iter__(self):
+        yield torch.zeros(2)
+        raise RuntimeError("bad record")
+
+
+def test_what_is_wrong_with_a_stream_is_said_as_it_is():
+    rng = torch.Generator()
+    with pytest.raises(InvalidArgument, match="ended after 3 samples and gives no more"):
+        as_sampler(Passing([1.0], [2.0], [3.0])).draw(5, rng)
+    with pytest.raises(InvalidArgument, match=r"samples of shape \(1,\) and now \(2,\)"):
+        as_sampler(DataLoader(Passing([1.0], [2.0, 3.0]), batch_size=1)).draw(2, rng)
+    with pytest.raises(InvalidArgument, match="not finite"):
+        as_sampler(Passing([1.0], [float("nan")])).draw(2, rng)
+    with pytest.raises(InvalidArgument, match="gives no samples"):
+        as_sampler(DataLoader(Passing([0.0]), collate_fn=lambda items: torch.zeros(0, 2)))
+    with pytest.raises(RuntimeError, match="bad record") as raised:
+        as_sampler(DataLoader(Failing(), batch_size=1, num_workers=1)).draw(5, rng)
+    assert not isinstance(raised.value, TorchspotError)
+
+
+def test_numbers_of_a_dataset_that_are_not_finite_are_said():
+    class Broken(Squares):
+        def __getitem__(self, i):
+            return super().__getitem__(i) / (0.0 if i == 7 else 1.0)
+
+    with pytest.raises(InvalidArgument, match="data set 1 gave a sample with a number that is not finite"):
+        SPOT(steps=50, batch_size=64).fit(Broken(50), np.random.default_rng(0).normal(size=(300, 2)))
+
+
+def test_an_index_of_pandas_is_no_column(tmp_path, monkeypatch):
+    pd = pytest.importorskip("pandas")
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    frame = pd.DataFrame({"a": np.arange(9.0), "b": np.arange(9.0) ** 2}, index=range(100, 109))
+    frame[frame.a > 2].to_parquet(tmp_path / "x.parquet")
+    frame.set_index("a").to_parquet(tmp_path / "y.parquet")
+    assert as_sampler(tmp_path / "x.parquet").take(np.arange(2)).tolist() == [[3.0, 9.0], [4.0, 16.0]]
+    assert as_sampler(tmp_path / "y.parquet").shape == (1,)
+    assert as_sampler(pq.read_table(tmp_path / "x.parquet")).shape == (2,)
+
+
+def test_files_in_folders_of_a_folder_are_read_and_hidden_ones_are_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "x"
+    for k, name in enumerate(("day=1/a.parquet", "day=2/a.parquet", "b.parquet")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"x": np.full(2, float(k))}), folder / name)
+    for name in (".b.parquet", "_temporary/c.parquet"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("nothing")
+    assert sorted(as_sampler(folder).take(np.arange(6))[:, 0].tolist()) == [0, 0, 1, 1, 2, 2]
+    (folder / "gone.parquet").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(CorruptFile, match="cannot be read"):
+        as_sampler(folder)
+
+
+def test_where_there_is_no_home_the_cache_is_asked_for(tmp_path, monkeypatch):
+    large_parquet(tmp_path / "x.parquet")
+    monkeypatch.delenv("TORCHSPOT_CACHE", raising=False)
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(TorchspotError, match=r"no home folder .* Set TORCHSPOT_CACHE"):
+        as_sampler(tmp_path / "x.parquet")
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+    assert len(as_sampler(tmp_path / "x.parquet")) == 40_000
+
+
+def test_what_is_left_of_copies_that_were_ended_long_ago_is_removed(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("TORCHSPOT_CACHE", str(cache))
+    large_parquet(tmp_path / "x.parquet")
+    cache.mkdir()
+    for name, age in (("old", 1e6), ("new", 10.0)):
+        part = cache / f".{name}.npy.1.part"
+        part.touch()
+        os.utime(part, (time.time() - age,) * 2)
+    as_sampler(tmp_path / "x.parquet")
+    assert [part.name for part in cache.glob(".*.part")] == [".new.npy.1.part"]
+
+
+def test_a_list_of_paths_is_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match="a list of paths"):
+        as_sampler([tmp_path / "a.parquet", "b.parquet"])
