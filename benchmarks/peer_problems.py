@@ -16,6 +16,7 @@ PULLS = 4
 
 Rng = torch.Generator
 Cost = Callable[[Tensor, Tensor], Tensor]
+Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,11 @@ class Laws:
     base: Callable[[int, Rng], Tensor]
     move: Callable[[Tensor, Rng], Tensor]
     cost: Cost
-    steepness: Callable[[Tensor], Tensor] | None
-    """For the Euclidean cost: an optimal potential u, so that ‖x − y‖ ≥ u(x) − u(y), with equality in the plan."""
-    embed: Callable[[Tensor], Tensor] = lambda x: x
+    potential: Function
+    """An optimal φ: c(x, y) ≥ φ(x) + ψ(y) with equality in the plan; for the Euclidean cost ψ = −φ."""
+    is_map: bool = True
+    """Whether the optimal plan is a map, and the only one."""
+    embed: Function = lambda x: x
     """Where the optimal plan is a map and its errors are measured: φ(x) for a learned cost."""
     unseen: "Laws | None" = None
     """The same laws before they are seen through a network, whose costs are the same."""
@@ -49,6 +52,17 @@ class Laws:
             means.append(self.cost(x, self.move(x, rng)).double().mean())
         return float(torch.stack(means).mean())
 
+    def rows_spread(self, n: int, device: torch.device) -> float:
+        """One standard deviation of what n rows of each law say of the optimal cost, whoever asks them.
+
+        With optimal potentials it is that of the mean of φ(x) + ψ(y), to first order in 1/√n.
+        """
+        rng = torch.Generator(device).manual_seed(10**6)
+        x = self.base(CHUNK, rng)
+        of_x = self.potential(x).double()
+        of_y = self.cost(x, self.move(x, rng)).double() - of_x
+        return float(((of_x.var() + of_y.var()) / n).sqrt())
+
     def pair_error(self, x: Tensor, y: Tensor, seed: int, truth: float) -> float:
         """How far partners y of fresh points x are from an optimal plan; 0 for one.
 
@@ -57,10 +71,10 @@ class Laws:
         floor, over the optimal cost.
         """
         rng = torch.Generator(x.device).manual_seed(seed)
-        if self.steepness is None:
+        if self.is_map:
             right, made = self.embed(self.move(x, rng)), self.embed(y)
             return float((made - right).square().sum(1).mean() / right.var(0).sum())
-        excess = self.cost(x, y) - self.steepness(x) + self.steepness(y)
+        excess = self.cost(x, y) - self.potential(x) + self.potential(y)
         one, two = (self.move(self.base(len(x), rng), rng).double() for _ in range(2))
         apart, floor = (float(sliced_w2(a.double(), one)) for a in (y, two))
         beside = math.sqrt(max(0.0, apart**2 - floor**2) * x.shape[1])
@@ -82,11 +96,10 @@ def laws(problem: str, cost: str, dim: int) -> Laws:
     base = _normal(dim) if problem == "gaussian" else _mixture(centres)
     if cost == "euclidean":
         if problem == "gaussian":
-            return Laws(base, lambda x, rng: 2 * x, euclidean, lambda x: -x.norm(dim=1))
-        return Laws(base, _towards(pulls), euclidean, lambda x: torch.cdist(x, pulls.to(x)).amin(1))
-    shift = 0.5 * pulls[0]
-    move = (lambda x, rng: x @ matrix.to(x) + shift.to(x)) if problem == "gaussian" else _softmax(pulls)
-    plain = Laws(base, move, squared, None)
+            return Laws(base, lambda x, rng: 2 * x, euclidean, lambda x: -x.norm(dim=1), is_map=False)
+        return Laws(base, _towards(pulls), euclidean, _distance_to(pulls), is_map=False)
+    convex, slope = _quadratic(matrix, 0.5 * pulls[0]) if problem == "gaussian" else _softmax(pulls)
+    plain = Laws(base, lambda x, rng: slope(x), squared, lambda x: x.square().sum(1) - 2 * convex(x))
     return plain if cost == "squared_euclidean" else _seen_through(trained_couplings(dim), plain)
 
 
@@ -164,9 +177,9 @@ def _seen_through(couplings: Couplings, plain: Laws) -> Laws:
         lambda n, rng: couplings.to(rng.device).inverse(plain.base(n, rng)),
         lambda x, rng: on(x).inverse(plain.move(on(x)(x), rng)),
         LearnedCost(couplings),
-        None,
-        lambda x: on(x)(x),
-        plain,
+        lambda x: plain.potential(on(x)(x)),
+        embed=lambda x: on(x)(x),
+        unseen=plain,
     )
 
 
@@ -196,12 +209,25 @@ def _towards(pulls: Tensor) -> Callable[[Tensor, Rng], Tensor]:
     return move
 
 
-def _softmax(pulls: Tensor) -> Callable[[Tensor, Rng], Tensor]:
-    def move(x: Tensor, rng: Rng) -> Tensor:
-        here = pulls.to(x)
-        return 0.5 * x + (x @ here.T).softmax(1) @ here
+def _distance_to(pulls: Tensor) -> Function:
+    """‖x − nearest‖."""
+    return lambda x: torch.cdist(x, pulls.to(x)).amin(1)
 
-    return move
+
+def _quadratic(matrix: Tensor, shift: Tensor) -> tuple[Function, Function]:
+    """x·Mx/2 + b·x and its gradient."""
+    return (
+        lambda x: ((x @ matrix.to(x)) * x).sum(1) / 2 + x @ shift.to(x),
+        lambda x: x @ matrix.to(x) + shift.to(x),
+    )
+
+
+def _softmax(pulls: Tensor) -> tuple[Function, Function]:
+    """‖x‖²/4 + log Σ exp(a_k·x) and its gradient."""
+    return (
+        lambda x: x.square().sum(1) / 4 + (x @ pulls.to(x).T).logsumexp(1),
+        lambda x: 0.5 * x + (x @ pulls.to(x).T).softmax(1) @ pulls.to(x),
+    )
 
 
 def _directions(count: int, dim: int, rng: Rng) -> Tensor:

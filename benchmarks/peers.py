@@ -117,6 +117,7 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int |
         pipe.send("solved")
         found = {"value": answer.value, "truth": truth, "error": answer.value / truth - 1}
         found |= {"seconds": took, "peak_bytes": float(max(0, peak))} | answer.more
+        found["rows_spread"] = world.rows_spread(cell.n, device) / truth
         if "value_at_step_0" in found:
             found["error_at_step_0"] = found.pop("value_at_step_0") / truth - 1
         if answer.partner is not None:

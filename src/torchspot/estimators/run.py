@@ -208,7 +208,7 @@ class _Identity:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         differing = [name for name, value in self.facts.items() if state.get(name) != value]
         if differing:
-            told = {name: f" ({state.get(name)}, not {self.facts[name]})" for name in _TOLD}
+            told = {name: f" ({state.get(name)}, not {self.facts[name]})" for name in differing if name in _TOLD}
             named = " and ".join(name + told.get(name, "") for name in differing)
             raise InvalidArgument(
                 f"the run in {self.folder} was begun with other {named}. "
