@@ -19,6 +19,9 @@ BLUR, SCALING = 0.05, 0.9
 default of .5 errors in two dimensions were 9 % and 45 % instead of 1 % and 18 %)."""
 OTT_ONLINE = 8192
 """Rows above which OTT does not keep the matrix of costs."""
+MORE_STEPS, MANY_ROWS = 4, 100_000
+"""torchspot takes up to so many times its usual steps where there is time for them and from so many rows on: its values
+and pairs come nearer by it (docs/peers.md). Fewer rows it would learn by heart."""
 PACED = 256
 """Steps by which torchspot's pace is found."""
 NEURAL_STEPS, NEURAL_BATCH = 20_000, 1024
@@ -89,7 +92,7 @@ Method = Callable[[Job], Solve]
 
 
 def torchspot(job: Job) -> Solve:
-    """A map from real samples, at defaults, with fewer steps only where they do not fit into the time.
+    """A map from real samples, at defaults but for the steps: fewer where they do not fit, more where they do.
 
     Above 32 dimensions defaults are for a GPU; on a CPU networks and batches are those of lower dimensions.
     """
@@ -107,7 +110,8 @@ def torchspot(job: Job) -> Solve:
     records = fit(PACED).history_
     took, (first, last) = time.perf_counter() - started, (records[len(records) // 2], records[-1])
     pace = (last["seconds"] - first["seconds"]) / (last["step"] - first["step"])
-    steps = _fitting(job.seconds, took - PACED * pace, pace, sizes.steps)
+    most = sizes.steps * (MORE_STEPS if job.n >= MANY_ROWS else 1)
+    steps = _fitting(job.seconds, took - PACED * pace, pace, most)
 
     def solve() -> Answer:
         spot = fit(steps)

@@ -6,8 +6,9 @@ Of rows of one setting the last ones count.
 """
 
 import argparse
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,34 +35,57 @@ def read(file: Path) -> Cells:
     return cells
 
 
+def spreads(cells: Cells) -> dict[tuple[Any, ...], float]:
+    """What the rows themselves leave open, by cost, problem, dimension and number of rows."""
+    return {(*key[1:4], key[5]): found["rows_spread"] for key, found in cells.items() if "rows_spread" in found}
+
+
 def table(cells: Cells) -> str:
     """Markdown: one table for each device and cost; of methods that never have an answer, why."""
-    parts = []
+    parts, left_open = [], spreads(cells)
     for device in DEVICES:
         for cost, name in COSTS.items():
             mine = {key: found for key, found in cells.items() if key[:2] == (device, cost)}
             if mine:
                 where = "; ".join(dict.fromkeys(found["where"] for found in mine.values()))
-                parts.append(f"### {name} cost: {where}\n\n{one_table(mine)}")
+                parts.append(f"### {name} cost: {where}\n\n{one_table(mine, left_open)}")
     return "\n".join(parts)
 
 
-def one_table(cells: Cells) -> str:
+def one_table(cells: Cells, left_open: dict[tuple[Any, ...], float]) -> str:
+    cost = next(key[1] for key in cells)
     sizes = sorted({key[5] for key in cells})
     lines = [
         "| problem | d | method | " + " | ".join(f"n = {short_number(n)}" for n in sizes) + " |",
         "|" + "---|" * (3 + len(sizes)),
     ]
-    left_out: dict[str, set[str]] = {}
-    for problem, d, method in unique(key[2:5] for key in cells):
-        found = [next((v for k, v in cells.items() if k[2:] == (problem, d, method, n)), None) for n in sizes]
-        if all(one is None or "reason" in one for one in found):
-            why = short(next(one["reason"] for one in found if one is not None))
-            if not why.startswith(("time", "memory", "crashed")):
-                left_out.setdefault(f"{method}: {why}", set()).add(problem)
-                continue
-        lines.append(f"| {problem} | {d} | {method} | " + " | ".join(map(entry, found)) + " |")
-    return "\n".join([*lines, "", *(f"Not in the table: {said}.\n" for said in left_out)])
+    left_out: list[str] = []
+    for (problem, d), some in itertools.groupby(unique(key[2:5] for key in cells), key=lambda named: named[:2]):
+        own = [left_open.get((cost, problem, d, n)) for n in sizes]
+        if any(own):
+            lines.append(
+                table_row(problem, d, "*the rows themselves*", [one and f"± {100 * one:.2f} %" for one in own])
+            )
+        for _, _, method in some:
+            found = [next((v for k, v in cells.items() if k[2:] == (problem, d, method, n)), None) for n in sizes]
+            why = never(found)
+            if why is None:
+                lines.append(table_row(problem, d, method, map(entry, found)))
+            else:
+                left_out.append(f"Not in the table: {method}: {why}.\n")
+    return "\n".join([*lines, "", *dict.fromkeys(left_out)])
+
+
+def table_row(problem: str, d: int, method: str, entries: Iterable[str | None]) -> str:
+    return f"| {problem} | {d} | {method} | " + " | ".join(one or "" for one in entries) + " |"
+
+
+def never(found: Sequence[dict[str, Any] | None]) -> str | None:
+    """Why a method has no answer of any size, where that is neither time nor memory nor a crash."""
+    if not all(one is None or "reason" in one for one in found):
+        return None
+    why = short(next(one["reason"] for one in found if one is not None))
+    return None if why.startswith(("time", "memory", "crashed")) else why
 
 
 def unique(keys: Iterable[Any]) -> list[Any]:
@@ -104,6 +128,7 @@ def draw(cells: Cells, file: Path) -> None:
     answered = {key[4] for key, found in cells.items() if "reason" not in found}
     methods = sorted(answered, key=lambda method: (method != "torchspot", method))
     colours = dict(zip(methods, ["black", *(f"C{k}" for k in range(10))], strict=False))
+    left_open = spreads(cells)
     figure, axes = plt.subplots(len(COSTS), len(dims), figsize=(12, 10), sharex=True, sharey=True, squeeze=False)
     for row, (cost, name) in zip(axes, COSTS.items(), strict=True):
         for axis, d in zip(row, dims, strict=True):
@@ -117,6 +142,9 @@ def draw(cells: Cells, file: Path) -> None:
                     if points:
                         filled = colour if device == "cuda" else "white"
                         axis.plot(*zip(*points, strict=True), style, color=colour, marker="o", mfc=filled)
+            own = sorted((key[3], of) for key, of in left_open.items() if key[:3] == (cost, "mixture", d))
+            if own:
+                axis.plot(*zip(*own, strict=True), color="grey", linewidth=6, alpha=0.3, zorder=0)
             axis.set(title=f"{name} cost, {d} dimensions", xscale="log", yscale="log")
     for axis in axes[-1]:
         axis.set_xlabel("rows of each data set")
@@ -125,8 +153,9 @@ def draw(cells: Cells, file: Path) -> None:
     handles = [plt.Line2D([], [], color=colour, marker="o", label=method) for method, colour in colours.items()]
     devices = [plt.Line2D([], [], color="black", marker="o", label="filled: a GPU")]
     devices += [plt.Line2D([], [], color="black", marker="o", mfc="white", linestyle=":", label="open: a CPU core")]
-    figure.legend(handles=[*handles, *devices], loc="lower center", ncols=6, frameon=False)
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    rows = plt.Line2D([], [], color="grey", linewidth=6, alpha=0.3, label="the rows themselves: one deviation")
+    figure.legend(handles=[*handles, *devices, rows], loc="lower center", ncols=6, frameon=False)
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
     figure.savefig(file, dpi=110)
     plt.close(figure)
 

@@ -1,15 +1,16 @@
 """torchspot beside POT, GeomLoss, OTT and FlashSinkhorn: one table, one figure, one JSON row a number.
 
-    pip install POT geomloss pykeops 'ott-jax[neural]' flash-sinkhorn      # what is missing is said in the table
+    pip install POT geomloss pykeops 'ott-jax[neural]' 'jax<0.9' flash-sinkhorn      # what is missing is said
     python benchmarks/peers.py --out results/peers.jsonl [--devices cpu cuda] [--slots 2] [--only learned/16] [--resume]
 
 Every cell (method, problem, cost, dimension, number of rows, device) runs in a process of its own. Data are made and
 what a library does once (imports, compiled kernels, finding the pace) is done without the clock; it then runs from data
 in memory to the distance and whatever makes partners of fresh points, with `--seconds` for it. Methods that can use any
-time (torchspot, OTT's neural duals) take as many steps as fit, at most their usual number; others are ended when the
+time (torchspot, OTT's neural duals) take as many steps as fit, at most a number of their own; others are ended when the
 time is over, with a quarter more. A CPU cell has one core, and as many run at once as there are slots; on the GPU one
 runs at a time. Memory is what a process takes above its data. Where a method has no answer, the row has a reason
-instead of a value. The table and the figure are written beside the rows.
+instead of a value. `rows_spread` is one standard deviation of what so many rows say of the distance, whoever asks them.
+The table and the figure are written beside the rows.
 """
 
 import argparse
