@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +74,7 @@ def read(path: Path, kind: str, version: int) -> State:
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; put under the final name only when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         temporary.touch()
         usual = temporary.stat().st_mode

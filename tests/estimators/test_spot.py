@@ -201,7 +201,7 @@ def test_held_out_rows_are_recorded_and_not_trained_on():
 def test_streams_dimensions_and_shapes(tmp_path):
     normal = torch.distributions.Normal(torch.zeros(3), 1.0)
     spot = SPOT(cost=lambda x, y: (x[:, :2] - y).norm(dim=1), steps=4).fit(normal, lambda n: torch.rand(n, 2))
-    with pytest.warns(UserWarning, match="data set 2 cannot be drawn again"):
+    with pytest.warns(UserWarning, match="data set 2 does not give the same samples when it is drawn again"):
         SPOT(steps=2).fit(normal, lambda n: torch.rand(n, 3), resume=tmp_path)
     x, y = spot.sample(7)
     assert (x.shape, y.shape) == ((7, 3), (7, 2))

@@ -325,7 +325,8 @@ def demo(
     if not resume:
         clear_demo(out)
     claim(out, {"demo": True, "n": n, "steps": steps, "seed": seed}, resume)
-    _fit(SPOT(steps=steps, seed=seed, callbacks=[Progress(console)]), [x, y], out, truth=5.0)
+    spot = SPOT(steps=steps, seed=seed, engine=choose_engine(), callbacks=[Progress(console)])
+    _fit(spot, [x, y], out, truth=5.0)
 
 
 def main() -> None:
@@ -339,6 +340,11 @@ def main() -> None:
         sys.exit(2)
     except TorchspotError as error:
         problems.print(f"[bold red]Failed:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        problems.print(f"[bold red]Failed:[/bold red] {escape(f'{error.filename}: {error.strerror}')}", soft_wrap=True)
         sys.exit(1)
 
 
@@ -367,8 +373,11 @@ def _fit(
     seconds = time.perf_counter() - started
     plan = spot.plan_
     plan.save(out)
-    files = ["plan.safetensors", "history.jsonl", *draw_run(plan, spot.history_, sources, out, truth)]
-    table = result_table(plan, audit(plan, *sources), truth)
+    try:
+        files = ["plan.safetensors", "history.jsonl", *draw_run(plan, spot.history_, sources, out, truth)]
+        table = result_table(plan, audit(plan, *sources), truth)
+    except TorchspotError as error:
+        raise TorchspotError(f"the plan is saved in {out}, but could not be drawn and judged: {error}") from error
     table.add_row("steps ran", escape(plan.facts["engine"]))
     table.add_row("time", f"{seconds:.0f} s")
     table.add_row("files", escape(f"{out}/: {', '.join(files)}"))

@@ -25,7 +25,7 @@ from torchspot.cli.options import choice
 from torchspot.cli.pictures import opened, points_at
 from torchspot.cli.processes import claim_together, say_how_to_go_on, with_others
 from torchspot.cli.runs import recorded_size
-from torchspot.data.sources import as_sampler
+from torchspot.data.sources import as_sampler, column_names
 from torchspot.errors import InvalidArgument
 from torchspot.estimators import DASPOT, presets
 from torchspot.networks.convolutional import are_pictures
@@ -77,7 +77,7 @@ def adapt(
         "preset": preset,
         "size": size,
     }
-    columns = _check_columns(_names(source), target)
+    columns = _check_columns(column_names(source), target)
     options |= {"columns": columns} if columns else {}
     recipe = choice("preset", preset, _PRESETS)()
     known = read_labels(labels)
@@ -85,7 +85,7 @@ def adapt(
     claim_together(out, options, resume, ranks_of(engine))
     data, notes = opened((source, target), size, skip_corrupt=False)
     _say(notes)
-    pictures = are_pictures([as_sampler(data[1]).shape])
+    pictures = are_pictures([ranks_of(engine).in_turn(lambda: as_sampler(data[1]).shape)])
     daspot = DASPOT(
         steps=steps,
         batch_size=batch,
@@ -145,20 +145,9 @@ def read_labels(file: Path) -> np.ndarray:
     raise InvalidArgument(f"labels are read from {_LABEL_FILES}, and {file.name} is none of them.")
 
 
-def _names(file: Path) -> list[str]:
-    """Of columns, where a file has names for them."""
-    match file.suffix.lower() if file.is_file() else "":
-        case ".csv":
-            with pa_csv.open_csv(file) as stream:
-                return list(stream.schema.names)
-        case ".parquet":
-            return list(pq.read_schema(file).names)
-    return []
-
-
 def _check_columns(known: list[str], file: Path) -> list[str]:
     """The names, if the file has the same in the same order, or none."""
-    names = _names(file)
+    names = column_names(file)
     if known and names and known != names:
         raise InvalidArgument(
             f"{file} has the columns {', '.join(names)}, and the source {', '.join(known)}. Columns go by their place: "

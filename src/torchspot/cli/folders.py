@@ -43,9 +43,10 @@ def claim(out: Path, options: dict[str, Any], resume: bool) -> None:
             temporary.write_text(json.dumps(options, indent=2) + "\n")
         return
     if not resume:
+        if RECORD not in held:
+            raise InvalidArgument(f"{out} already holds other files. Give another folder with --out.")
         raise InvalidArgument(
-            f"{out} already holds {'another run' if RECORD in held else 'other files'}. "
-            "Give another folder with --out, or go on with the run there with --resume."
+            f"{out} already holds another run. Give another folder with --out, or go on with the run there with --resume."
         )
     if RECORD not in held:
         raise InvalidArgument(f"{out} holds no run to resume. Give the folder of one, or leave out --resume.")

@@ -68,6 +68,11 @@ class Rows:
     def repeatable(self) -> bool:
         return True
 
+    @property
+    def random(self) -> bool:
+        """Whether a row is another one when it is taken again, as in a dataset that changes its samples at random."""
+        return isinstance(self.values, Items) and self.values.random
+
     def draw(self, size: int, generator: torch.Generator) -> Float[Tensor, "batch *shape"]:
         """Rows by index drawn from the generator, with the excluded ones left out."""
         return self.take(self.draw_indices(size, generator))

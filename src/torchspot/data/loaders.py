@@ -42,24 +42,41 @@ class Items:
             )
         self.dataset = dataset
         read = functools.partial(_read, collate, name)
+        self.name, self.random = name, False
+        """Whether an item is another one when it is asked for again."""
         self.readers = None if workers is None else Readers(workers, dataset, read, name)
-        self._take = functools.partial(read, dataset) if self.readers is None else self.readers.read
-        first = self[np.zeros(1, dtype=np.int64)] if len(dataset) else np.empty((0,))
-        self.shape = (len(dataset), *first.shape[1:])
+        self._take = self.readers.read if self.readers is not None else lambda indices: [read(dataset, indices)]
+        self.shape: Shape = (len(dataset),)
+        if len(dataset):
+            first, again = (self._take(np.zeros(1, dtype=np.int64))[0] for _ in range(2))
+            self.shape = (len(dataset), *first.shape[1:])
+            self.random = not np.array_equal(first, again)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, indices: Int[np.ndarray, " batch"]) -> np.ndarray:
         """The items with these numbers, one a row."""
-        return self._take(indices)
+        parts = self._take(indices)
+        for part in parts:
+            if part.shape[1:] != self.shape[1:]:
+                raise _other_shape(self.name, self.shape[1:], part.shape[1:])
+        return np.concatenate(parts)
 
 
 def _read(
     collate: Callable[[list[Any]], Any], name: str, dataset: Any, indices: Int[np.ndarray, " batch"]
 ) -> np.ndarray:
     """The items with these numbers, one a row."""
-    rows = _batch_rows(collate([dataset[int(i)] for i in indices]), name)
+    items = [dataset[int(i)] for i in indices]
+    try:
+        collated = collate(items)
+    except (RuntimeError, ValueError) as error:
+        raise InvalidArgument(
+            f"{len(items)} items of {name} could not be put together ({error}). All must be tensors of one shape; if "
+            "they are not, give the DataLoader a collate_fn that makes them so."
+        ) from error
+    rows = _batch_rows(collated, name)
     if len(rows) != len(indices):
         raise InvalidArgument(
             f"the collate_fn of {name} made {len(rows)} rows of {len(indices)} items. It must give one row an item: "
@@ -73,6 +90,7 @@ class IterableSampler:
 
     def __init__(self, batches: Iterable[Any], *, name: str) -> None:
         self.batches = ending_with_this_process(batches) if isinstance(batches, DataLoader) else batches
+        self._batched = not isinstance(batches, DataLoader) or batches.batch_sampler is not None
         self.name = name
         self._iterator: Iterator[Any] = iter(())
         self._given = 0
@@ -91,11 +109,8 @@ class IterableSampler:
             parts.append(self._next())
             count += len(parts[-1])
             if parts[-1].shape[1:] != self.shape:
-                raise InvalidArgument(
-                    f"{self.name} gave samples of shape {self.shape} and now {tuple(parts[-1].shape[1:])}. "
-                    "All must have one shape."
-                )
-        joined = torch.cat(parts)
+                raise _other_shape(self.name, self.shape, parts[-1].shape[1:])
+        joined = torch.cat(parts) if len(parts) > 1 else self._left  # what is left of a large batch is not copied
         self._left = joined[size:]
         return joined[:size]
 
@@ -127,6 +142,8 @@ class IterableSampler:
         """What is left of this pass."""
         try:
             for batch in self._iterator:
+                if not self._batched:
+                    _check_many(batch, self.name)
                 yield _batch_rows(batch, self.name)
         except RuntimeError as error:
             if "DataLoader worker (pid" not in str(error):
@@ -134,9 +151,37 @@ class IterableSampler:
             raise TorchspotError(f"a worker process that reads {self.name} has died: {error}.") from error
 
 
+def _other_shape(name: str, usual: Sequence[int], other: Sequence[int]) -> InvalidArgument:
+    return InvalidArgument(
+        f"{name} gave samples of shape {tuple(usual)} and now {tuple(other)}. All must have one shape."
+    )
+
+
+def _check_many(batch: Any, name: str) -> None:
+    """What a loader without batches gives must show that it is many samples."""
+    if isinstance(batch, Tensor) and batch.ndim < 2:
+        raise InvalidArgument(
+            f"{name} has batch_size=None and gives tensors of shape {tuple(batch.shape)}: one sample or many? Give the "
+            "DataLoader a batch_size for single samples, or let its dataset yield tensors (samples, columns)."
+        )
+
+
+def _check_columns(batch: Sequence[Any], name: str) -> None:
+    """Items that are lists of numbers are collated into columns, of which the first would be taken for the samples."""
+    alike = len({part.dtype for part in batch if isinstance(part, Tensor) and part.ndim == 1}) == 1
+    if len(batch) > 1 and alike and all(isinstance(part, Tensor) and part.ndim == 1 for part in batch):
+        raise InvalidArgument(
+            f"{name} gives items that are lists of {len(batch)} numbers. Let it return one tensor an item: "
+            "torch.tensor(item); of a number with its label, torch.tensor([number])."
+        )
+
+
 def _batch_rows(batch: Any, name: str) -> Tensor:
     """The samples of a collated batch, one a row; labels that come with them are left aside."""
-    samples = batch[0] if isinstance(batch, Sequence) and not isinstance(batch, Tensor) else batch
+    samples = batch
+    if isinstance(batch, Sequence) and not isinstance(batch, Tensor):
+        _check_columns(batch, name)
+        samples = batch[0]
     if not isinstance(samples, Tensor):
         raise InvalidArgument(
             f"{name} gives items of type {type(samples).__name__}; tensors (or tuples that begin with one) are needed. "

@@ -1,13 +1,13 @@
 """Tables on disk (Parquet, CSV), copied once to a memory map: draws stay uniform, nothing is loaded whole."""
 
-__all__ = ["parquet_files", "spooled", "table_columns"]
+__all__ = ["file_column_names", "parquet_files", "spooled", "table_column_names", "table_columns"]
 
 import hashlib
 import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +44,22 @@ def spooled(path: Path) -> Float[np.ndarray, "rows columns"]:
         ) from error
 
 
+def file_column_names(path: Path) -> list[str]:
+    """Of a Parquet or CSV file, or of the first file of a folder; of a CSV file without a header they are made up."""
+    if path.suffix.lower() == ".csv":
+        with _reading(path):
+            return list(_open_csv(path).schema.names)
+    return table_column_names(_opened(_files(path)[0]).schema_arrow)
+
+
+def table_column_names(schema: pa.Schema) -> list[str]:
+    """Without those in which pandas keeps the index of a frame."""
+    return [schema.field(k).name for k in _fields(schema)]
+
+
 def table_columns(table: pa.Table | pa.RecordBatch, name: str) -> Float[np.ndarray, "rows columns"]:
     """The columns of an Arrow table side by side, as float64 (float32 if all are); an index of pandas is none."""
-    table = table.select([field.name for field in _fields(table.schema)])
+    table = table.select(_fields(table.schema))
     for field in table.schema:
         if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type)):
             raise InvalidArgument(
@@ -57,10 +70,10 @@ def table_columns(table: pa.Table | pa.RecordBatch, name: str) -> Float[np.ndarr
     return np.stack(columns, axis=1) if columns else np.empty((table.num_rows, 0), dtype=kind)
 
 
-def _fields(schema: pa.Schema) -> list[pa.Field]:
-    """Of the columns, without those in which pandas keeps the index of a frame."""
+def _fields(schema: pa.Schema) -> list[int]:
+    """Numbers of the columns, without those in which pandas keeps the index of a frame."""
     index = set(map(str, (schema.pandas_metadata or {}).get("index_columns", ())))
-    return [field for field in schema if field.name not in index]
+    return [k for k, field in enumerate(schema) if field.name not in index]
 
 
 def _arrays(table: pa.Table | pa.RecordBatch) -> list[pa.Array]:
@@ -87,7 +100,9 @@ def _spool(path: Path, cache: Path) -> None:
         )
     with replacing(cache) as temporary:
         written = _write(temporary, itertools.chain([first], batches), first, count)
-        if _stats(path) != before:
+        with _reading(path):
+            after = _stats(path)
+        if after != before:
             raise CorruptFile(f"{path} was changed while it was read. Wait until it is complete, and start again.")
         if written != count:
             raise CorruptFile(f"{path} says that it has {count} rows, and holds {written}. It is damaged.")
@@ -96,8 +111,9 @@ def _spool(path: Path, cache: Path) -> None:
 def _sweep(folder: Path) -> None:
     """Removes what is left of copies that were ended half-way, a day ago or longer."""
     for part in folder.glob(".*.part"):
-        if time.time() - part.stat().st_mtime > _DAY:
-            part.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process has just finished it
+            if time.time() - part.stat().st_mtime > _DAY:
+                part.unlink()
 
 
 def _is_whole(cache: Path) -> bool:
@@ -114,6 +130,8 @@ def _reading(path: Path, what: str = "the file") -> Iterator[None]:
     """Whatever goes wrong inside is the file's fault."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise CorruptFile(f"{path} cannot be read: {error}. Was it moved, or is it a link to what was?") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CorruptFile(f"{path} cannot be read: {what} is cut short or damaged ({error}).") from error
 
@@ -146,6 +164,8 @@ def _batches(path: Path) -> Iterator[np.ndarray]:
         return
     first, *_ = files = _files(path)
     columns = _columns(_opened(first).schema_arrow)
+    if not columns:
+        raise InvalidArgument(f"{path} has no columns. Pass a file with at least one of numbers.")
     for file in files:
         opened = _opened(file)
         if _columns(opened.schema_arrow) != columns:
@@ -165,7 +185,7 @@ def _opened(file: Path) -> pa.parquet.ParquetFile:
 
 
 def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} ({field.type})" for field in _fields(schema))
+    return ", ".join(f"{schema.field(k).name} ({schema.field(k).type})" for k in _fields(schema))
 
 
 def _csv_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -191,9 +211,18 @@ def _is_number(text: str) -> bool:
 
 
 def parquet_files(folder: Path) -> list[Path]:
-    """Of a folder and those in it, without hidden ones and what writers leave beside them."""
-    found = sorted(folder.rglob("*.parquet"))
-    return [file for file in found if not any(part[0] in "._" for part in file.relative_to(folder).parts)]
+    """Of a folder and those in it, links to others included, without hidden ones and what writers leave beside them."""
+    found = []
+    for place, inner, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        inner[:] = [name for name in inner if name[0] not in "._" and not _leads_back(here / name)]
+        found += [here / name for name in names if name[0] not in "._" and name.lower().endswith(".parquet")]
+    return sorted(found)
+
+
+def _leads_back(folder: Path) -> bool:
+    """Whether this is a link to a folder that it lies in."""
+    return folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 def _files(path: Path) -> list[Path]:
@@ -209,7 +238,8 @@ def _cache_file(path: Path) -> Path:
             f"{path} is copied to a cache to be drawn from, and there is no home folder to keep it in. Set "
             "TORCHSPOT_CACHE to a folder that can be written to."
         ) from error
-    name = hashlib.blake2b(repr((str(path.resolve()), _stats(path))).encode(), digest_size=16).hexdigest()
+    whole = path.resolve()
+    name = hashlib.blake2b(repr((str(whole), _stats(whole))).encode(), digest_size=16).hexdigest()
     return folder / f"{name}.npy"
 
 

@@ -1,8 +1,8 @@
 """The one place that looks at what kind of data it was given."""
 
-__all__ = ["as_sampler", "rows_in"]
+__all__ = ["as_sampler", "check_order", "column_names", "rows_in"]
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,13 @@ from torchspot.data.arrays import Rows
 from torchspot.data.distributions import CallableSampler, DistributionSampler
 from torchspot.data.images import PictureFolder, image_files, read_images
 from torchspot.data.loaders import Items, IterableSampler
-from torchspot.data.parquet import parquet_files, spooled, table_columns
+from torchspot.data.parquet import (
+    file_column_names,
+    parquet_files,
+    spooled,
+    table_column_names,
+    table_columns,
+)
 from torchspot.data.workers import Workers
 from torchspot.errors import CorruptFile, InvalidArgument
 from torchspot.types import Sampler
@@ -81,6 +87,32 @@ def rows_in(source: Any, name: str) -> tuple[np.ndarray | Tensor | Items, float]
         case Dataset():
             return Items(source, name=name), 1.0
     return None
+
+
+def column_names(source: Any) -> list[str]:
+    """Of a table or a file of one; none for what has no names."""
+    match source:
+        case str() | Path():
+            path = Path(source)
+            table = path.suffix.lower() in (".csv", ".parquet") or (path.is_dir() and parquet_files(path))
+            return file_column_names(path) if table else []
+        case pa.Table():
+            return table_column_names(source.schema)
+        case _ if hasattr(source, "to_numpy") and hasattr(source, "columns"):
+            return list(map(str, source.columns))
+    return []
+
+
+def check_order(sources: Sequence[Any]) -> None:
+    """Tables that have the same columns must have them in the same order: columns go by their place."""
+    known = [(k, names) for k, names in enumerate(map(column_names, sources), 1) if names]
+    for k, names in known[1:]:
+        first, usual = known[0]
+        if names != usual and sorted(names) == sorted(usual):
+            raise InvalidArgument(
+                f"data set {k} has the columns of data set {first} in another order: {', '.join(names)}, not "
+                f"{', '.join(usual)}. Columns go by their place: bring them into one order."
+            )
 
 
 def _endless(source: Any, name: str) -> Sampler:

@@ -65,8 +65,8 @@ class Readers:
         self._pool: ProcessPoolExecutor | None = None
         self._starting = threading.Lock()
 
-    def read(self, indices: Int[np.ndarray, " batch"]) -> np.ndarray:
-        """The items with these numbers: each process reads a share."""
+    def read(self, indices: Int[np.ndarray, " batch"]) -> list[np.ndarray]:
+        """The items with these numbers, in parts: each process reads one."""
         shares = [share for share in np.array_split(indices, self.workers.count) if len(share)]
         try:
             parts = [self._submit(_read_here, share) for share in shares]
@@ -76,7 +76,7 @@ class Readers:
                     f"a worker process that reads {self.name} took more than {self.workers.timeout:g} s for its part "
                     "of a batch. Give the DataLoader a longer timeout=, or 0 for any time."
                 )
-            return np.concatenate([part.result() for part in parts])
+            return [part.result() for part in parts]
         except BrokenProcessPool as error:
             raise TorchspotError(
                 f"a worker process that reads {self.name} has died: it was killed, often for want of memory, a library "

@@ -18,6 +18,7 @@ from torchspot import costs, latents
 from torchspot.errors import InvalidArgument
 from torchspot.estimators.adapting import AdaptationPreset, adaptation, adaptation_of_vectors
 from torchspot.estimators.networks import Builder, build_generator, moment_start
+from torchspot.estimators.problem import is_repeatable
 from torchspot.estimators.run import identity_of, keep_in, warn_unrepeatable, watched_by
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
@@ -88,7 +89,8 @@ class AdaptationRun:
         self.history, self.callbacks = watched_by(estimator, folder, ranks)
         identity = identity_of(self._identity(preset, sizes), ranks)
         if folder is not None:
-            warn_unrepeatable([] if self.domains.target.repeatable else ["Xt"])
+            both = (("Xs", self.domains.source.rows), ("Xt", self.domains.target))
+            warn_unrepeatable([name for name, sampler in both if not is_repeatable(sampler)])
             self.callbacks = keep_in(folder, self.training, self.callbacks, identity, ranks)
         for callback in called_here(self.callbacks, ranks):
             if hasattr(callback, "begin"):

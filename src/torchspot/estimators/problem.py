@@ -1,6 +1,6 @@
 """The data as training sees it: samplers, rows held out, units, and samples to judge by."""
 
-__all__ = ["Problem", "pose"]
+__all__ = ["Problem", "is_repeatable", "pose"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchspot.data.arrays import HeldOut, Rows, held_out_rows
-from torchspot.data.sources import as_sampler
+from torchspot.data.sources import as_sampler, check_order
 from torchspot.discrepancies import random_directions, w2_along
 from torchspot.errors import InvalidArgument
 from torchspot.networks.convolutional import are_pictures
@@ -56,8 +56,8 @@ class Problem:
 
     @property
     def unrepeatable(self) -> list[int]:
-        """Numbers of the data sets that cannot be drawn again in the same order."""
-        return [k + 1 for k, sampler in enumerate(self.samplers) if not sampler.repeatable]
+        """Numbers of the data sets that do not give the same when they are drawn again."""
+        return [k + 1 for k, sampler in enumerate(self.samplers) if not is_repeatable(sampler)]
 
     @property
     def judged(self) -> int:
@@ -143,7 +143,8 @@ def pose(
         samplers = ranks.in_turn(
             lambda: [opened(as_sampler(source, weights=w, name=name)) for source, w, name in named]
         )
-        samplers = [apart(sampler, ranks) for sampler in samplers]
+        ranks.lead(lambda: check_order(sources))
+        samplers = apart(samplers, ranks)
         return _posed(samplers, seed=seed, engine=engine, standardise=standardise, as_pictures=as_pictures)
 
 
@@ -177,6 +178,11 @@ def _posed(
         directions=tuple(random_directions(x[0].numel(), _PROJECTIONS).to(x) for x in judges),
         pictures=pictures,
     )
+
+
+def is_repeatable(sampler: Sampler) -> bool:
+    """Whether it gives the same samples when it is drawn again."""
+    return sampler.repeatable and not (isinstance(sampler, Rows) and sampler.random)
 
 
 def _training_part(sampler: Sampler, held_out: HeldOut | None) -> Sampler:

@@ -3,6 +3,7 @@
 __all__ = ["Run", "Weighing", "identity_of", "judge_of", "keep_in", "warn_unrepeatable", "watched_by"]
 
 import copy
+import re
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ from torchspot.training.ranks import Alone, Ranks, ranks_of
 from torchspot.training.replicas import OverReplicas, replica
 from torchspot.types import Callback, Engine, Record
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Of an object in this process's memory, in what it says of itself."""
 _DATA = ("data", "labels")
 """What a run is told by that is of its data."""
 _TOLD = ("seed", "batch size", "replicas", "number of processes")
@@ -207,7 +210,9 @@ class _Identity:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         differing = [name for name, value in self.facts.items() if state.get(name) != value]
+        of_data = [name for name in differing if name in _DATA]
         if differing:
+            differing = of_data or differing  # other data have other marginal weights, say
             told = {name: f" ({state.get(name)}, not {self.facts[name]})" for name in differing if name in _TOLD}
             named = " and ".join(name + told.get(name, "") for name in differing)
             raise InvalidArgument(
@@ -218,12 +223,19 @@ class _Identity:
 
 def watched_by(estimator: Any, folder: Path | None, ranks: Alone | Ranks) -> tuple[History, tuple[Any, ...]]:
     """The history of a run, which the first of several processes writes, and all that is called at its logged steps."""
+    kept = ranks.gather(folder is not None)
+    if any(kept) and not all(kept):
+        raise InvalidArgument(
+            f"process {kept.index(True)} of 0 to {ranks.count - 1} was given a folder to resume= and process "
+            f"{kept.index(False)} none. Give all of them the same; only the first one writes."
+        )
     history = History(None if folder is None or ranks.rank > 0 else folder / "history.jsonl")
     return history, (Divergence(folder), *estimator.callbacks, history)
 
 
 def identity_of(facts: dict[str, Any], ranks: Alone | Ranks) -> dict[str, Any]:
     """What must be the same for a run to be resumed, and in all its processes but for the data, which may be parts."""
+    facts = {name: _ADDRESS.sub("", fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
     of_all = ranks.gather(facts)
     for rank, other in enumerate(of_all):
         differing = [name for name in facts if name not in _DATA and other[name] != of_all[0][name]]
@@ -253,8 +265,8 @@ def warn_unrepeatable(names: Sequence[str]) -> None:
     """Of data sets that a resumed run cannot draw again as it did."""
     for name in names:
         warnings.warn(
-            f"{name} cannot be drawn again in the same order: a resumed run will go on, but not bit for bit. "
-            "A function that takes generator= can.",
+            f"{name} does not give the same samples when it is drawn again: a resumed run will go on, but not bit for "
+            "bit. Rows do, and a function that takes generator=.",
             stacklevel=5,
         )
 

@@ -63,8 +63,9 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
     ranks = ranks_of(engine)
     with opening() as opened:
         named = (("Xs", Xs), ("Xt", Xt))
-        source, target = ranks.in_turn(lambda: [opened(as_sampler(data, name=name)) for name, data in named])
-        return _domains(source, apart(target, ranks), ys, engine=engine, seed=seed)
+        both = ranks.in_turn(lambda: [opened(as_sampler(data, name=name)) for name, data in named])
+        source, target = apart(both, ranks)
+        return _domains(source, target, ys, engine=engine, seed=seed)
 
 
 def _domains(source: Sampler, target: Sampler, ys: Any, *, engine: Engine, seed: int) -> Domains:

@@ -275,9 +275,27 @@ def launch() -> str | None:
     """What tells the torchrun that started this process from all others; the same after it has started it again."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
-    parent = Path(f"/proc/{os.getppid()}/stat")
-    began = parent.read_text().rpartition(")")[2].split()[19] if parent.exists() else "?"
-    return f"{socket.gethostname()}/{os.getppid()}/{began}"
+    launcher = os.getppid()
+    while _was_launched(launcher):  # a script in between
+        launcher = int(_stat(launcher)[1])
+    return f"{socket.gethostname()}/{launcher}/{_stat(launcher)[19]}"
+
+
+def _was_launched(process: int) -> bool:
+    """Whether torchrun started this process, or one above it."""
+    try:
+        variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(variable.startswith(b"TORCHELASTIC_RUN_ID=") for variable in variables)
+
+
+def _stat(process: int) -> list[str]:
+    """What Linux says of a process, from its state on: its parent comes second, when it began 20th."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["?"] * 20
 
 
 def restarts() -> int:

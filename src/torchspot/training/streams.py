@@ -3,7 +3,7 @@
 __all__ = ["apart", "let_go", "opening"]
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchspot.errors import InvalidArgument
 from torchspot.random import Key, generator
 from torchspot.training.ranks import Alone, Ranks
 from torchspot.types import ReadsAhead, Sampler
@@ -20,13 +21,24 @@ _COMPARED = 16
 S = TypeVar("S")
 
 
-def apart(sampler: Sampler, ranks: Alone | Ranks) -> Sampler:
-    """The sampler, or where it gives some processes the same samples, this process's part of them.
+def apart(samplers: Sequence[Sampler], ranks: Alone | Ranks) -> list[Sampler]:
+    """The samplers; of each that gives some processes the same samples, this process's part of them.
 
     What depends on the generator alone already differs from process to process, and so does a stream that its owner
     has divided among them.
     """
-    if sampler.repeatable or ranks.count == 1:
+    kinds = ranks.gather([sampler.repeatable for sampler in samplers])
+    for rank, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise InvalidArgument(
+                f"process {rank} of 0 to {ranks.count - 1} was given a stream where the first has rows, or the other "
+                "way round. Give all processes the same kind of data."
+            )
+    return [sampler if sampler.repeatable else _part_of(sampler, ranks) for sampler in samplers]
+
+
+def _part_of(sampler: Sampler, ranks: Alone | Ranks) -> Sampler:
+    if ranks.count == 1:
         return sampler
     few = sampler.draw(_COMPARED, generator(Key(0, "apart"), sampler.device)).double().cpu().contiguous()
     seen = ranks.gather(hashlib.blake2b(few.numpy().tobytes()).hexdigest())
