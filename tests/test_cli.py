@@ -18,6 +18,7 @@ import torch
 import torchspot
 from problems import two_gaussians
 from torchspot import cli, storage
+from torchspot.errors import CorruptFile
 from torchspot.training import checkpoint
 
 
@@ -292,6 +293,23 @@ def test_too_little_disk_exits_with_1(files, tmp_path, monkeypatch, capsys):
     code, text = run(monkeypatch, capsys, "fit", *files, "--out", tmp_path / "run", "--steps", 4)
     assert code == 1
     assert "not enough disk space" in text
+
+
+def test_a_folder_that_cannot_be_made_exits_with_1_and_is_named(files, tmp_path, monkeypatch, capsys):
+    code, text = run(monkeypatch, capsys, "fit", *files, "--out", f"{files[0]}/run", "--steps", 4)
+    assert code == 1
+    assert f"{files[0]}/run: Not a directory" in text and "Traceback" not in text
+
+
+def test_a_plan_that_cannot_be_drawn_is_saved_all_the_same(files, tmp_path, monkeypatch, capsys):
+    def fail(*arguments):
+        raise CorruptFile("a.npy was changed while it was read.")
+
+    monkeypatch.setattr(cli, "draw_run", fail)
+    code, text = run(monkeypatch, capsys, "fit", *files, "--out", tmp_path / "run", "--steps", 4)
+    assert code == 1
+    assert f"the plan is saved in {tmp_path / 'run'}, but could not be drawn and judged: a.npy was changed" in text
+    assert len(torchspot.load(tmp_path / "run").sample(3)) == 2
 
 
 def test_help_has_examples(monkeypatch, capsys):

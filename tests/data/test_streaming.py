@@ -1,6 +1,5 @@
 """Data that stays on disk or behind worker processes: read ahead, drawn uniformly, and watched for trouble."""
 
-import errno
 import multiprocessing
 import os
 import signal
@@ -27,7 +26,7 @@ from torch.utils.data import (
 )
 
 from torchspot import SPOT, latents
-from torchspot.data import as_sampler, parquet
+from torchspot.data import as_sampler
 from torchspot.errors import CorruptFile, InvalidArgument, TorchspotError
 from torchspot.random import Key
 from torchspot.training.callbacks import Checkpoint
@@ -77,8 +76,7 @@ class Endless(IterableDataset):
 
 
 @pytest.mark.parametrize("kind", ["mapped", "parquet", "dataset", "workers"])
-def test_what_is_read_ahead_is_what_an_array_gives(kind, tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
+def test_what_is_read_ahead_is_what_an_array_gives(kind, tmp_path):
     values = np.stack([np.arange(500.0), np.arange(500.0) ** 2], axis=1)
     pq.write_table(pa.table({"a": values[:, 0], "b": values[:, 1]}), tmp_path / "x.parquet")
     source = {
@@ -116,9 +114,8 @@ def test_a_stream_is_read_ahead_in_its_order():
 
 
 @pytest.mark.parametrize("layout", ["file", "folder"])
-def test_draws_from_a_sorted_file_are_uniform(layout, tmp_path, monkeypatch):
+def test_draws_from_a_sorted_file_are_uniform(layout, tmp_path):
     """χ² over 50 equal stretches of the file, for single rows and for neighbours within a batch."""
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
     rows = np.arange(100_000, dtype=np.float64)
     target = tmp_path / "sorted"
     parts = [rows] if layout == "file" else np.array_split(rows, 7)
@@ -381,109 +378,6 @@ def test_a_map_that_is_written_to_by_its_owner_is_read_as_it_is(tmp_path):
     assert rows.take(np.array([9])).item() == 3
 
 
-def large_parquet(file: Path) -> None:
-    values = np.random.default_rng(0).normal(size=40_000)
-    pq.write_table(pa.table({"x": values}), file, row_group_size=10_000, compression="snappy")
-
-
-def test_a_damaged_row_group_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "x.parquet"
-    large_parquet(file)
-    group = pq.ParquetFile(file).metadata.row_group(2).column(0)
-    start = group.dictionary_page_offset or group.data_page_offset
-    content = bytearray(file.read_bytes())
-    content[start : start + group.total_compressed_size // 2] = b"\0" * (group.total_compressed_size // 2)
-    file.write_bytes(content)
-    with pytest.raises(CorruptFile, match="row group 3 of 4 is cut short or damaged"):
-        as_sampler(file)
-    assert not list((tmp_path / "cache").iterdir())
-
-
-def test_a_parquet_file_that_is_cut_short_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "x.parquet"
-    large_parquet(file)
-    os.truncate(file, file.stat().st_size // 2)
-    with pytest.raises(CorruptFile, match=r"x\.parquet cannot be read"):
-        as_sampler(file)
-
-
-def test_rows_that_are_missing_are_not_made_up(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    large_parquet(tmp_path / "x.parquet")
-    monkeypatch.setattr(parquet, "_row_count", lambda path: 40_001)
-    with pytest.raises(CorruptFile, match="says that it has 40001 rows, and holds 40000"):
-        as_sampler(tmp_path / "x.parquet")
-    assert not list((tmp_path / "cache").iterdir())
-
-
-def test_a_table_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "x.csv"
-    file.write_text("a\n1\n2\n3\n")
-    read = parquet._batches
-
-    def changing(path):
-        yield from read(path)
-        with file.open("a") as stream:
-            stream.write("4\n")
-
-    monkeypatch.setattr(parquet, "_batches", changing)
-    with pytest.raises(CorruptFile, match="was changed while it was read"):
-        as_sampler(file)
-    assert not list((tmp_path / "cache").iterdir())
-
-
-def test_a_disk_that_fills_up_while_a_table_is_copied_is_said(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    large_parquet(tmp_path / "x.parquet")
-
-    def full(target, batches, like, count):
-        target.write_bytes(next(iter(batches)).tobytes())
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(parquet, "_write", full)
-    with pytest.raises(TorchspotError, match="the disk is full"):
-        as_sampler(tmp_path / "x.parquet")
-    assert not list((tmp_path / "cache").iterdir())
-
-
-def test_a_cache_that_cannot_be_written_to_is_not_the_files_fault(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "x.parquet" / "cache"))
-    large_parquet(tmp_path / "x.parquet")
-    with pytest.raises(TorchspotError, match="Set TORCHSPOT_CACHE to a folder that can be written to") as raised:
-        as_sampler(tmp_path / "x.parquet")
-    assert not isinstance(raised.value, CorruptFile)
-
-
-def test_a_copy_in_the_cache_that_was_cut_short_is_made_anew(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    large_parquet(tmp_path / "x.parquet")
-    whole = as_sampler(tmp_path / "x.parquet").take(np.arange(40_000))
-    copy = next((tmp_path / "cache").iterdir())
-    for size in (0, 50, 4000):
-        os.truncate(copy, size)
-        assert torch.equal(as_sampler(tmp_path / "x.parquet").take(np.arange(40_000)), whole)
-
-
-def test_an_empty_file_in_a_folder_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    large_parquet(tmp_path / "a.parquet")
-    (tmp_path / "b.parquet").touch()
-    with pytest.raises(CorruptFile, match=r"b\.parquet cannot be read: the file is cut short or damaged"):
-        as_sampler(tmp_path)
-
-
-def test_columns_that_may_be_empty_are_the_same_columns(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "x").mkdir()
-    for k, nullable in enumerate((True, False)):
-        schema = pa.schema([pa.field("x", pa.float64(), nullable=nullable)])
-        pq.write_table(pa.table({"x": np.full(5, float(k))}, schema=schema), tmp_path / "x" / f"{k}.parquet")
-    assert as_sampler(tmp_path / "x").take(np.arange(10)).sum() == 5
-
-
 def test_a_quiet_stream_is_not_read_further_than_needed(tmp_path):
     class Ending(IterableDataset):
         """Twenty samples, then silence."""
@@ -637,59 +531,50 @@ def test_numbers_of_a_dataset_that_are_not_finite_are_said():
         SPOT(steps=50, batch_size=64).fit(Broken(50), np.random.default_rng(0).normal(size=(300, 2)))
 
 
-def test_an_index_of_pandas_is_no_column(tmp_path, monkeypatch):
-    pd = pytest.importorskip("pandas")
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    frame = pd.DataFrame({"a": np.arange(9.0), "b": np.arange(9.0) ** 2}, index=range(100, 109))
-    frame[frame.a > 2].to_parquet(tmp_path / "x.parquet")
-    frame.set_index("a").to_parquet(tmp_path / "y.parquet")
-    assert as_sampler(tmp_path / "x.parquet").take(np.arange(2)).tolist() == [[3.0, 9.0], [4.0, 16.0]]
-    assert as_sampler(tmp_path / "y.parquet").shape == (1,)
-    assert as_sampler(pq.read_table(tmp_path / "x.parquet")).shape == (2,)
+class Ragged(Squares):
+    """Items from the third on have one more number."""
+
+    def __getitem__(self, i):
+        return torch.zeros(2 if i < 2 else 3)
 
 
-def test_files_in_folders_of_a_folder_are_read_and_hidden_ones_are_not(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "x"
-    for k, name in enumerate(("day=1/a.parquet", "day=2/a.parquet", "b.parquet")):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"x": np.full(2, float(k))}), folder / name)
-    for name in (".b.parquet", "_temporary/c.parquet"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("nothing")
-    assert sorted(as_sampler(folder).take(np.arange(6))[:, 0].tolist()) == [0, 0, 1, 1, 2, 2]
-    (folder / "gone.parquet").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(CorruptFile, match="cannot be read"):
-        as_sampler(folder)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_items_of_several_shapes_are_said(workers):
+    rows = as_sampler(DataLoader(Ragged(10), num_workers=workers))
+    with pytest.raises(InvalidArgument, match=r"[42] items of the data could not be put together"):
+        rows.take(np.array([0, 5, 1, 6]))
+    with pytest.raises(InvalidArgument, match=r"the data gave samples of shape \(2,\) and now \(3,\)"):
+        rows.take(np.array([5, 6]))
+    with pytest.raises(InvalidArgument, match=r"could not be put together|of shape \(2,\) and now \(3,\)"):
+        rows.take(np.array([0, 5]))
+    rows.close()
 
 
-def test_where_there_is_no_home_the_cache_is_asked_for(tmp_path, monkeypatch):
-    large_parquet(tmp_path / "x.parquet")
-    monkeypatch.delenv("TORCHSPOT_CACHE", raising=False)
-
-    def homeless():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", homeless)
-    with pytest.raises(TorchspotError, match=r"no home folder .* Set TORCHSPOT_CACHE"):
-        as_sampler(tmp_path / "x.parquet")
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(tmp_path / "cache"))
-    assert len(as_sampler(tmp_path / "x.parquet")) == 40_000
+def test_a_dataset_that_changes_its_items_is_told_from_one_that_does_not(tmp_path):
+    assert as_sampler(Drawing()).random and not as_sampler(Squares(300)).random
+    other = np.random.default_rng(0).normal(size=(300, 2))
+    with pytest.warns(UserWarning, match="data set 1 does not give the same samples when it is drawn again"):
+        SPOT(steps=2).fit(Drawing(), other, resume=tmp_path / "a")
+    SPOT(steps=2).fit(Squares(300), other, resume=tmp_path / "b")
 
 
-def test_what_is_left_of_copies_that_were_ended_long_ago_is_removed(tmp_path, monkeypatch):
-    cache = tmp_path / "cache"
-    monkeypatch.setenv("TORCHSPOT_CACHE", str(cache))
-    large_parquet(tmp_path / "x.parquet")
-    cache.mkdir()
-    for name, age in (("old", 1e6), ("new", 10.0)):
-        part = cache / f".{name}.npy.1.part"
-        part.touch()
-        os.utime(part, (time.time() - age,) * 2)
-    as_sampler(tmp_path / "x.parquet")
-    assert [part.name for part in cache.glob(".*.part")] == [".new.npy.1.part"]
+def test_one_sample_or_many_is_asked_of_a_stream_without_batches():
+    with pytest.raises(InvalidArgument, match="one sample or many"):
+        as_sampler(DataLoader(Passing([1.0, 2.0]), batch_size=None))
+    many = as_sampler(DataLoader(Passing([[1.0, 2.0], [3.0, 4.0]]), batch_size=None))
+    assert many.draw(2, torch.Generator()).tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
-def test_a_list_of_paths_is_refused(tmp_path):
-    with pytest.raises(InvalidArgument, match="a list of paths"):
-        as_sampler([tmp_path / "a.parquet", "b.parquet"])
+def test_items_that_are_lists_of_numbers_are_refused():
+    class Lists(Squares):
+        def __getitem__(self, i):
+            return [float(i), float(i) ** 2]
+
+    with pytest.raises(InvalidArgument, match="items that are lists of 2 numbers"):
+        as_sampler(Lists(10))
+
+    class Labelled(Squares):
+        def __getitem__(self, i):
+            return super().__getitem__(i), i
+
+    assert as_sampler(Labelled(10)).take(np.array([3])).tolist() == [[3.0, 9.0]]

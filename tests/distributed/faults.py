@@ -220,6 +220,17 @@ def unlike(engine) -> None:
         engine = engines.Distributed(engines.Eager("cpu", dtype=torch.float64))
 
 
+def kinds(engine) -> None:
+    """One has a stream where the other has rows; then, only one is to keep a checkpoint."""
+    rank, (x, y) = engine.ranks.rank, data()
+    for source, folder in ((Counting(1, 1) if rank else x, None), (x, os.environ["FOLDER"] if rank else None)):
+        try:
+            estimator(engine).fit(source, y, resume=folder)
+        except TorchspotError as error:
+            say(rank, f"{type(error).__name__}: {error}")
+        engine = engines.Distributed(engines.Eager("cpu", dtype=torch.float64))
+
+
 class Sleeping(IterableDataset):
     """Some samples; then, if it is to sleep, nothing for a long time."""
 

@@ -318,6 +318,32 @@ def test_what_differs_between_processes_is_named_by_all():
         assert "has other cost and marginal weights than the first" in cost
 
 
+def test_processes_that_were_given_other_kinds_of_data_say_so(tmp_path):
+    for said in by_hand("kinds", tmp_path):
+        stream, folder = said.splitlines()
+        assert "InvalidArgument: process 1 of 0 to 1 was given a stream where the first has rows" in stream
+        assert "process 1 of 0 to 1 was given a folder to resume= and process 0 none" in folder
+
+
+LAUNCHED = """
+import os, subprocess, sys
+from torchspot.training.ranks import launch
+
+sys.stdout.write(f"{launch()}\\n")
+sys.stdout.flush()
+if "--inner" not in sys.argv:
+    subprocess.run([sys.executable, __file__, "--inner"], check=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a launch is told by its process number alone")
+def test_a_launch_is_the_same_for_what_its_processes_start(tmp_path):
+    (tmp_path / "says.py").write_text(LAUNCHED)
+    said = finished(torchrun(2, tmp_path / "says.py")).splitlines()
+    assert len(said) == 4 and len(set(said)) == 1 and "None" not in said
+    assert set(finished(torchrun(1, tmp_path / "says.py")).splitlines()) != set(said)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a killed process does not leave its workers behind there either")
 @pytest.mark.parametrize("case", ["killed", "killed_beside_a_stream"])
 def test_workers_of_a_killed_process_end_with_it_and_the_others_hear_of_it(case):

@@ -14,6 +14,7 @@ from torchspot.errors import Diverged, InvalidArgument, NotFitted
 from torchspot.exact import emd
 from torchspot.networks.critics import mlp_critics
 from torchspot.networks.generators import separate, shared_trunk
+from torchspot.training.optimizers import Adam
 
 SMALL = replace(presets.default(learning_rate=5e-3), width=32, generator_depth=2, critic_depth=2, warm_start=False)
 """Without the warm start, so that all is learned."""
@@ -137,6 +138,16 @@ def test_a_fit_that_is_resumed_is_the_same_bit_for_bit(tmp_path):
     for other in (SPOT(steps=60, seed=1), SPOT(steps=60, batch_size=7), SPOT(steps=60, cost=costs.squared_euclidean)):
         with pytest.raises(InvalidArgument, match="begun with other"):
             other.fit(*xs, resume=tmp_path)
+
+
+def test_where_a_function_lies_in_memory_is_no_part_of_a_run(tmp_path):
+    def own(factor):
+        return replace(presets.default(), optimizer=lambda rate, betas, schedule: Adam(factor * rate, betas, schedule))
+
+    xs, kept = two_gaussians(300).xs, [own(1.0), own(1.0)]
+    assert repr(kept[0]) != repr(kept[1])
+    for preset in kept:
+        SPOT(steps=2, preset=preset).fit(*xs, resume=tmp_path)
 
 
 def test_a_run_may_start_in_a_folder_that_is_not_there_yet(tmp_path):

@@ -46,7 +46,7 @@ def claim(out: Path, options: dict[str, Any], resume: bool) -> None:
         if RECORD not in held:
             raise InvalidArgument(f"{out} already holds other files. Give another folder with --out.")
         raise InvalidArgument(
-            f"{out} already holds another run. Give another folder with --out, or go on with the run there with --resume."
+            f"{out} already holds another run. Give another folder with --out, or go on with the one there: --resume."
         )
     if RECORD not in held:
         raise InvalidArgument(f"{out} holds no run to resume. Give the folder of one, or leave out --resume.")

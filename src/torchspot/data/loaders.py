@@ -19,6 +19,8 @@ from torchspot.types import Shape
 
 _EMPTY = 10_000
 """Batches without a sample that a stream may give one after the other."""
+_TIMES = 5
+"""That an item is read to see whether it is always the same."""
 
 
 class Items:
@@ -48,9 +50,9 @@ class Items:
         self._take = self.readers.read if self.readers is not None else lambda indices: [read(dataset, indices)]
         self.shape: Shape = (len(dataset),)
         if len(dataset):
-            first, again = (self._take(np.zeros(1, dtype=np.int64))[0] for _ in range(2))
+            first = np.concatenate(self._take(np.zeros(_TIMES, dtype=np.int64)))
             self.shape = (len(dataset), *first.shape[1:])
-            self.random = not np.array_equal(first, again)
+            self.random = bool((first != first[0]).any())
 
     def __len__(self) -> int:
         return len(self.dataset)

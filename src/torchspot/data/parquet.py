@@ -212,17 +212,17 @@ def _is_number(text: str) -> bool:
 
 def parquet_files(folder: Path) -> list[Path]:
     """Of a folder and those in it, links to others included, without hidden ones and what writers leave beside them."""
-    found = []
+    found: list[Path] = []
+    seen: set[Path] = set()
     for place, inner, names in os.walk(folder, followlinks=True):
         here = Path(place)
-        inner[:] = [name for name in inner if name[0] not in "._" and not _leads_back(here / name)]
+        if here.resolve() in seen:  # links may lead back
+            inner.clear()
+            continue
+        seen.add(here.resolve())
+        inner[:] = sorted(name for name in inner if name[0] not in "._")
         found += [here / name for name in names if name[0] not in "._" and name.lower().endswith(".parquet")]
     return sorted(found)
-
-
-def _leads_back(folder: Path) -> bool:
-    """Whether this is a link to a folder that it lies in."""
-    return folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 def _files(path: Path) -> list[Path]:

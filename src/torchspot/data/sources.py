@@ -103,15 +103,15 @@ def column_names(source: Any) -> list[str]:
     return []
 
 
-def check_order(sources: Sequence[Any]) -> None:
+def check_order(named: Sequence[tuple[str, Any]]) -> None:
     """Tables that have the same columns must have them in the same order: columns go by their place."""
-    known = [(k, names) for k, names in enumerate(map(column_names, sources), 1) if names]
-    for k, names in known[1:]:
+    known = [(name, columns) for name, source in named if (columns := column_names(source))]
+    for name, columns in known[1:]:
         first, usual = known[0]
-        if names != usual and sorted(names) == sorted(usual):
+        if columns != usual and sorted(columns) == sorted(usual):
             raise InvalidArgument(
-                f"data set {k} has the columns of data set {first} in another order: {', '.join(names)}, not "
-                f"{', '.join(usual)}. Columns go by their place: bring them into one order."
+                f"{name} has the columns of {first} in another order: {', '.join(columns)}, not {', '.join(usual)}. "
+                "Columns go by their place: bring them into one order."
             )
 
 

@@ -143,7 +143,7 @@ def pose(
         samplers = ranks.in_turn(
             lambda: [opened(as_sampler(source, weights=w, name=name)) for source, w, name in named]
         )
-        ranks.lead(lambda: check_order(sources))
+        ranks.lead(lambda: check_order([(name, source) for source, _, name in named]))
         samplers = apart(samplers, ranks)
         return _posed(samplers, seed=seed, engine=engine, standardise=standardise, as_pictures=as_pictures)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchspot.data.arrays import Rows
 from torchspot.data.labelled import BalancedRows, LabelledRows, Labels, as_labels
-from torchspot.data.sources import as_sampler
+from torchspot.data.sources import as_sampler, check_order
 from torchspot.errors import InvalidArgument
 from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Units
@@ -64,6 +64,7 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
     with opening() as opened:
         named = (("Xs", Xs), ("Xt", Xt))
         both = ranks.in_turn(lambda: [opened(as_sampler(data, name=name)) for name, data in named])
+        ranks.lead(lambda: check_order(named))
         source, target = apart(both, ranks)
         return _domains(source, target, ys, engine=engine, seed=seed)
 
