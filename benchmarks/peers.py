@@ -1,6 +1,6 @@
 """torchspot beside POT, GeomLoss, OTT and FlashSinkhorn: one table, one figure, one JSON row a number.
 
-    pip install POT geomloss pykeops 'ott-jax[neural]' 'jax<0.9' flash-sinkhorn      # what is missing is said
+    pip install POT geomloss pykeops 'ott-jax[neural]' 'jax<0.11' flash-sinkhorn      # what is missing is said
     python benchmarks/peers.py --out results/peers.jsonl [--devices cpu cuda] [--slots 2] [--only learned/16] [--resume]
 
 Every cell (method, problem, cost, dimension, number of rows, device) runs in a process of its own. Data are made and
@@ -57,6 +57,13 @@ COMPILING = {"ott-sinkhorn": 5.0}
 """Seconds of a run that do not grow with n."""
 JUDGED = 40_000
 """Fresh points that are given partners."""
+LIBRARIES = {
+    "torchspot": "torchspot",
+    "pot": "ot",
+    "geomloss": "geomloss",
+    "flash": "flash_sinkhorn",
+    "ott": "ott.neural.methods",
+}
 STREAMED = ("torchspot", "ott-neural", "ott-enot")
 """Methods whose time is chosen and does not grow with n; that of others grows as n²."""
 
@@ -91,24 +98,23 @@ class Found:
 
 
 def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int | None) -> None:
-    """Prepares, waits for its turn, solves, and judges; says each as it is done."""
+    """Loads, waits for its turn, makes its data, prepares, solves, and judges; says each as it is done."""
     device = settle(cell, core)
     try:
         import peer_methods
         from peer_problems import laws
 
+        importlib.import_module(LIBRARIES[cell.method.partition("-")[0]])
         world = laws(cell.problem, cell.cost, cell.d)
+        pipe.send("ready")
+        pipe.recv()
         x, y = world.sample(cell.n, 0, device)
         truth = world.truth(device)
         job = peer_methods.Job(world, cell.cost, x, y, seconds, room)
-        if cell.method in STREAMED and cell.method.startswith("ott"):
-            importlib.import_module("ott.neural.methods")  # before memory is measured
         prepare = peer_methods.METHODS[cell.method]
         solve = None if cell.method in STREAMED else prepare(job)
-        pipe.send("ready")
-        pipe.recv()
         before = memory_now(cell.device)
-        solve = solve or prepare(job)  # finds its pace, which needs the device to itself
+        solve = solve or prepare(job)  # finds its pace, by runs that take memory
         pipe.send("going")
         started = time.perf_counter()
         answer = solve()
@@ -148,6 +154,7 @@ def settle(cell: Cell, core: int | None) -> torch.device:
     os.environ["KEOPS_CACHE_FOLDER"] = str(Path(tempfile.gettempdir()) / "-".join(map(str, ("keops", *cell.series))))
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(Path(tempfile.gettempdir()) / "peers-jax")}
     os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3"}  # XLA has a line of 3000 letters for every program it finds there
     return torch.device(cell.device)
 
 
@@ -177,7 +184,7 @@ def first_line(text: str) -> str:
 def measure(
     cell: Cell, seconds: float, room: float, turn: AbstractContextManager[Any], core: int | None = None
 ) -> Found:
-    """Runs a cell in a process, and ends it where it takes too long; the clock runs only with the turn."""
+    """Runs a cell in a process, and ends it where it takes too long; without the turn it does no more than load."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=child, args=(theirs, cell, seconds, room, core))
@@ -194,7 +201,8 @@ def measure(
                 return Found(cell, reason=said)
             most = seconds * patience(cell.method)
             said = hear(process, ours, most, f"not done in {most:.0f} s")
-        said = hear(process, ours, JUDGING, "partners of fresh points took too long") if said == "solved" else said
+            if said == "solved":
+                said = hear(process, ours, JUDGING, "partners of fresh points took too long")
         return Found(cell, metrics=said) if isinstance(said, dict) else Found(cell, reason=said)
     finally:
         ours.close()
@@ -250,7 +258,7 @@ class Runs:
         self.started = time.perf_counter()
 
     def go(self, asked: Sequence[Cell]) -> None:
-        """All of them; those on a GPU are prepared five at a time, and timed one at a time."""
+        """All of them; those on a GPU load five at a time, and use it one at a time."""
         series: dict[tuple[Any, ...], list[Cell]] = {}
         for cell in asked:
             series.setdefault(cell.series, []).append(cell)
