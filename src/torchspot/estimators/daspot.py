@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchspot.errors import Diverged, InvalidArgument
+from torchspot.errors import InvalidArgument
 from torchspot.estimators.adaptation_run import AdaptationRun
 from torchspot.estimators.adapting import AdaptationPreset
 from torchspot.estimators.networks import Builder
+from torchspot.estimators.run import train_and_keep
 from torchspot.latents import Latent
 from torchspot.networks.judges import JudgeBuilder, Judges
 from torchspot.objectives.domains import Domains, open_domains
@@ -119,13 +120,7 @@ class DASPOT(Labeller):
         """
         with ranks_of(self.engine).together(), contextlib.closing(self._opened(Xs, ys, Xt)) as domains:
             run = AdaptationRun(self, domains, None if resume is None else Path(resume))
-            try:
-                run.go()
-            except KeyboardInterrupt:
-                with contextlib.suppress(Diverged):
-                    self._keep(run)
-                raise
-            self._keep(run)
+            train_and_keep(run.go, lambda: self._keep(run))
             shares = (domains.source_shares, run.target_shares(by=SOURCE), self.target_shares_)
         _warn_absent(self.classes_, *shares, asked=self.overlap_ is None or self.overlap_ >= _AMONG)
         _warn_conflict(self.conflict_)

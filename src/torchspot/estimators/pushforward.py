@@ -16,11 +16,20 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from torchspot import costs
-from torchspot.errors import Diverged, InvalidArgument, NotFitted
+from torchspot.errors import InvalidArgument, NotFitted
 from torchspot.estimators.networks import Builder, build_critics, build_generator
 from torchspot.estimators.presets import Preset
 from torchspot.estimators.problem import Problem, pose
-from torchspot.estimators.run import Run, Weighing, identity_of, judge_of, keep_in, warn_unrepeatable, watched_by
+from torchspot.estimators.run import (
+    Run,
+    Weighing,
+    identity_of,
+    judge_of,
+    keep_in,
+    train_and_keep,
+    warn_unrepeatable,
+    watched_by,
+)
 from torchspot.estimators.sizes import Sizes, asked_sizes
 from torchspot.latents import Latent, uniform
 from torchspot.networks.augmentation import Augmentation
@@ -122,13 +131,8 @@ class PushforwardEstimator(BaseEstimator, ABC):
         _check_replicas(self)
         with ranks_of(self.engine).together(), contextlib.closing(_posed(self, sources, weights)) as problem:
             run = _prepare(self, problem, None if resume is None else Path(resume))
-            try:
-                run.go()
-            except KeyboardInterrupt:
-                with contextlib.suppress(Diverged):
-                    self._keep(run)
-                raise
-            return self._keep(run)
+            train_and_keep(run.go, lambda: self._keep(run))
+        return self
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
         """n joint samples of the fitted plan; row k of all marginals belongs together."""
@@ -139,7 +143,7 @@ class PushforwardEstimator(BaseEstimator, ABC):
             raise NotFitted(f"this {type(self).__name__} has no plan yet. Call fit(X, Y) first.")
         return self.plan_
 
-    def _keep(self, run: Run) -> Self:
+    def _keep(self, run: Run) -> None:
         """Sets what was learned."""
         self.marginal_weights_ = run.weighing.now
         self.history_ = run.history.records
@@ -148,7 +152,6 @@ class PushforwardEstimator(BaseEstimator, ABC):
         self.plans_: tuple[Any, ...] = run.plans()
         self.plan_: Any = pooled(self.plans_)
         self.distance_ = _distance(self.plan_)
-        return self
 
     def _given_weights(self, preset: Preset, problem: Problem, slack: float) -> MarginalWeights | None:
         """η as the user or the preset gave it, if one did; `slack` is what it is over the slope that it must exceed."""

@@ -1,7 +1,8 @@
 """One call of `fit` under way: trained, measured, kept on disk, and turned into plans."""
 
-__all__ = ["Run", "Weighing", "identity_of", "judge_of", "keep_in", "warn_unrepeatable", "watched_by"]
+__all__ = ["Run", "Weighing", "identity_of", "judge_of", "keep_in", "train_and_keep", "warn_unrepeatable", "watched_by"]
 
+import contextlib
 import copy
 import re
 import statistics
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchspot.errors import InvalidArgument
+from torchspot.errors import Diverged, InvalidArgument
 from torchspot.estimators.problem import Problem
 from torchspot.latents import Latent
 from torchspot.networks.anchored import AnchoredGenerator
@@ -259,6 +260,17 @@ def keep_in(
     checkpoint.companions = (_Identity(identity, folder), *others)
     ranks.in_turn(lambda: load_checkpoint(folder, training, checkpoint.companions))
     return (*others, checkpoint)
+
+
+def train_and_keep(go: Callable[[], None], keep: Callable[[], Any]) -> None:
+    """Keeps what was learned, also where Ctrl-C stops it, unless the state has diverged by then."""
+    try:
+        go()
+    except KeyboardInterrupt:
+        with contextlib.suppress(Diverged):
+            keep()
+        raise
+    keep()
 
 
 def warn_unrepeatable(names: Sequence[str]) -> None:
