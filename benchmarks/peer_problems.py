@@ -52,16 +52,16 @@ class Laws:
             means.append(self.cost(x, self.move(x, rng)).double().mean())
         return float(torch.stack(means).mean())
 
-    def rows_spread(self, n: int, device: torch.device) -> float:
-        """One standard deviation of what n rows of each law say of the optimal cost, whoever asks them.
+    def spread_of_a_row(self, device: torch.device) -> float:
+        """One standard deviation of what one row of each law says of the optimal cost; n rows say it √n times better.
 
-        With optimal potentials it is that of the mean of φ(x) + ψ(y), to first order in 1/√n.
+        With optimal potentials it is that of φ(x) + ψ(y), to first order in 1/√n.
         """
         rng = torch.Generator(device).manual_seed(10**6)
         x = self.base(CHUNK, rng)
         of_x = self.potential(x).double()
         of_y = self.cost(x, self.move(x, rng)).double() - of_x
-        return float(((of_x.var() + of_y.var()) / n).sqrt())
+        return float((of_x.var() + of_y.var()).sqrt())
 
     def pair_error(self, x: Tensor, y: Tensor, seed: int, truth: float) -> float:
         """How far partners y of fresh points x are from an optimal plan; 0 for one.

@@ -2,17 +2,23 @@
 
     python benchmarks/peer_report.py results/peers.jsonl --table docs/peers_table.md --figure docs/images/peers.png
 
-Of rows of one setting the last ones count.
+Of rows of one setting the last ones count. What the rows of the data leave open of the distance, whoever asks them, is
+shown beside the errors: one standard deviation, by the optimal potentials.
 """
 
 import argparse
 import itertools
 import json
+import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import torch
+
+from peer_problems import laws
 
 Cells = dict[tuple[Any, ...], dict[str, Any]]
 KEYS = ("device", "cost", "problem", "d", "method", "n")
@@ -35,24 +41,26 @@ def read(file: Path) -> Cells:
     return cells
 
 
-def spreads(cells: Cells) -> dict[tuple[Any, ...], float]:
-    """What the rows themselves leave open, by cost, problem, dimension and number of rows."""
-    return {(*key[1:4], key[5]): found["rows_spread"] for key, found in cells.items() if "rows_spread" in found}
+@cache
+def left_open(cost: str, problem: str, d: int) -> float:
+    """What one row of each law leaves open of the distance, over the distance."""
+    world, device = laws(problem, "squared_euclidean" if cost == "learned" else cost, d), torch.device("cpu")
+    return world.spread_of_a_row(device) / world.truth(device)
 
 
 def table(cells: Cells) -> str:
     """Markdown: one table for each device and cost; of methods that never have an answer, why."""
-    parts, left_open = [], spreads(cells)
+    parts = []
     for device in DEVICES:
         for cost, name in COSTS.items():
             mine = {key: found for key, found in cells.items() if key[:2] == (device, cost)}
             if mine:
                 where = "; ".join(dict.fromkeys(found["where"] for found in mine.values()))
-                parts.append(f"### {name} cost: {where}\n\n{one_table(mine, left_open)}")
+                parts.append(f"### {name} cost: {where}\n\n{one_table(mine)}")
     return "\n".join(parts)
 
 
-def one_table(cells: Cells, left_open: dict[tuple[Any, ...], float]) -> str:
+def one_table(cells: Cells) -> str:
     cost = next(key[1] for key in cells)
     sizes = sorted({key[5] for key in cells})
     lines = [
@@ -61,11 +69,9 @@ def one_table(cells: Cells, left_open: dict[tuple[Any, ...], float]) -> str:
     ]
     left_out: list[str] = []
     for (problem, d), some in itertools.groupby(unique(key[2:5] for key in cells), key=lambda named: named[:2]):
-        own = [left_open.get((cost, problem, d, n)) for n in sizes]
-        if any(own):
-            lines.append(
-                table_row(problem, d, "*the rows themselves*", [one and f"± {100 * one:.2f} %" for one in own])
-            )
+        spread = left_open(cost, problem, d)
+        own = [f"± {100 * spread / math.sqrt(n):.2g} %" for n in sizes]
+        lines.append(table_row(problem, d, "*the rows themselves*", own))
         for _, _, method in some:
             found = [next((v for k, v in cells.items() if k[2:] == (problem, d, method, n)), None) for n in sizes]
             why = never(found)
@@ -128,7 +134,7 @@ def draw(cells: Cells, file: Path) -> None:
     answered = {key[4] for key, found in cells.items() if "reason" not in found}
     methods = sorted(answered, key=lambda method: (method != "torchspot", method))
     colours = dict(zip(methods, ["black", *(f"C{k}" for k in range(10))], strict=False))
-    left_open = spreads(cells)
+    sizes = sorted({key[5] for key in cells})
     figure, axes = plt.subplots(len(COSTS), len(dims), figsize=(12, 10), sharex=True, sharey=True, squeeze=False)
     for row, (cost, name) in zip(axes, COSTS.items(), strict=True):
         for axis, d in zip(row, dims, strict=True):
@@ -142,9 +148,8 @@ def draw(cells: Cells, file: Path) -> None:
                     if points:
                         filled = colour if device == "cuda" else "white"
                         axis.plot(*zip(*points, strict=True), style, color=colour, marker="o", mfc=filled)
-            own = sorted((key[3], of) for key, of in left_open.items() if key[:3] == (cost, "mixture", d))
-            if own:
-                axis.plot(*zip(*own, strict=True), color="grey", linewidth=6, alpha=0.3, zorder=0)
+            own = [left_open(cost, "mixture", d) / math.sqrt(n) for n in sizes]
+            axis.plot(sizes, own, color="grey", linewidth=6, alpha=0.3, zorder=0)
             axis.set(title=f"{name} cost, {d} dimensions", xscale="log", yscale="log")
     for axis in axes[-1]:
         axis.set_xlabel("rows of each data set")

@@ -9,8 +9,7 @@ in memory to the distance and whatever makes partners of fresh points, with `--s
 time (torchspot, OTT's neural duals) take as many steps as fit, at most a number of their own; others are ended when the
 time is over, with a quarter more. A CPU cell has one core, and as many run at once as there are slots; on the GPU one
 runs at a time. Memory is what a process takes above its data. Where a method has no answer, the row has a reason
-instead of a value. `rows_spread` is one standard deviation of what so many rows say of the distance, whoever asks them.
-The table and the figure are written beside the rows.
+instead of a value. The table and the figure are written beside the rows.
 """
 
 import argparse
@@ -124,7 +123,6 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int |
         pipe.send("solved")
         found = {"value": answer.value, "truth": truth, "error": answer.value / truth - 1}
         found |= {"seconds": took, "peak_bytes": float(max(0, peak))} | answer.more
-        found["rows_spread"] = world.rows_spread(cell.n, device) / truth
         if "value_at_step_0" in found:
             found["error_at_step_0"] = found.pop("value_at_step_0") / truth - 1
         if answer.partner is not None:

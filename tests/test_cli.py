@@ -18,6 +18,7 @@ import torch
 import torchspot
 from problems import two_gaussians
 from torchspot import cli, storage
+from torchspot.cli import fitting
 from torchspot.errors import CorruptFile
 from torchspot.training import checkpoint
 
@@ -305,7 +306,7 @@ def test_a_plan_that_cannot_be_drawn_is_saved_all_the_same(files, tmp_path, monk
     def fail(*arguments):
         raise CorruptFile("a.npy was changed while it was read.")
 
-    monkeypatch.setattr(cli, "draw_run", fail)
+    monkeypatch.setattr(fitting, "draw_run", fail)
     code, text = run(monkeypatch, capsys, "fit", *files, "--out", tmp_path / "run", "--steps", 4)
     assert code == 1
     assert f"the plan is saved in {tmp_path / 'run'}, but could not be drawn and judged: a.npy was changed" in text

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from torchspot import storage
+from torchspot.cli.consoles import console, say
 from torchspot.cli.folders import RECORD
 from torchspot.cli.options import choice
 from torchspot.cli.pictures import opened, points_at
@@ -36,9 +36,6 @@ from torchspot.random import Key, generator
 from torchspot.training.callbacks import Checkpoint, Progress
 from torchspot.training.engine import choose_engine
 from torchspot.training.ranks import ranks_of
-
-console = Console()
-problems = Console(stderr=True)
 
 _PRESETS: dict[str, Callable[[], presets.AdaptationPreset | None]] = {
     "default": lambda: None,
@@ -81,10 +78,10 @@ def adapt(
     options |= {"columns": columns} if columns else {}
     recipe = choice("preset", preset, _PRESETS)()
     known = read_labels(labels)
-    engine = with_others(choose_engine(device), console)
+    engine = with_others(choose_engine(device))
     claim_together(out, options, resume, ranks_of(engine))
     data, notes = opened((source, target), size, skip_corrupt=False)
-    _say(notes)
+    say(notes)
     pictures = are_pictures([ranks_of(engine).in_turn(lambda: as_sampler(data[1]).shape)])
     daspot = DASPOT(
         steps=steps,
@@ -176,11 +173,11 @@ def _fit(daspot: DASPOT, source: Any, labels: np.ndarray, target: Any, out: Path
             warnings.simplefilter("always", UserWarning)
             daspot.fit(source, labels, target, resume=out)
     except KeyboardInterrupt as stop:
-        say_how_to_go_on(stop, out, ranks_of(daspot.engine), problems)
+        say_how_to_go_on(stop, out, ranks_of(daspot.engine))
         raise typer.Exit(1) from stop
     if ranks_of(daspot.engine).rank > 0:
         return
-    _say([str(warning.message) for warning in said])
+    say([str(warning.message) for warning in said])
     daspot.classifier_.save(out)
     files = ["classifier.safetensors", "history.jsonl", _draw(daspot, (source, target), out)]
     last = daspot.history_[-1]
@@ -209,11 +206,6 @@ def _draw(daspot: DASPOT, sources: tuple[Any, Any], out: Path) -> str:
     x, y = (s.draw(_SHOWN, generator(Key(0, "shown"), s.device)).cpu() for s in opened_again)
     said = (daspot.source_classifier_.predict(x), daspot.predict(y))
     return plot_labels((x, y), said, out / "labels.png", titles=("source", "target, predicted")).name
-
-
-def _say(notes: list[str]) -> None:
-    for note in () if console.quiet else notes:
-        problems.print(escape(f"Note: {note}"), soft_wrap=True)
 
 
 def _write_npz(file: Path, columns: dict[str, np.ndarray]) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 
+from torchspot.cli.consoles import console, problems
 from torchspot.cli.folders import LAUNCH, RECORD, claim
 from torchspot.training.engine import Distributed
 from torchspot.training.ranks import Alone, Ranks, launch, launched, restarts
@@ -24,13 +24,12 @@ def is_needed(arguments: Sequence[str]) -> bool:
     return not launched() or int(os.environ["RANK"]) == 0 or arguments[:1] in (["fit"], ["adapt"])
 
 
-def with_others(engine: Engine, console: Console | None = None) -> Engine:
-    """The engine, beside those of the processes that were started together; only the first of them uses the console."""
+def with_others(engine: Engine) -> Engine:
+    """The engine, beside those of the processes that were started together; only the first of them prints results."""
     if not launched():
         return engine
     together = Distributed(engine)
-    if console is not None:
-        console.quiet = together.ranks.rank > 0
+    console.quiet = together.ranks.rank > 0
     return together
 
 
@@ -45,7 +44,7 @@ def claim_together(out: Path, options: dict[str, Any], resume: bool, ranks: Alon
     ranks.lead(claimed)
 
 
-def say_how_to_go_on(stop: KeyboardInterrupt, out: Path, ranks: Alone | Ranks, problems: Console) -> None:
+def say_how_to_go_on(stop: KeyboardInterrupt, out: Path, ranks: Alone | Ranks) -> None:
     """Where a run was stopped, and the command that goes on with it; from the first process alone."""
     if ranks.rank > 0:
         return
