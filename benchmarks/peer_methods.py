@@ -1,15 +1,16 @@
 """How each library solves a problem of the comparison: prepared without the clock, then timed."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from peer_problems import Laws
+from peer_jobs import JUDGED_AT_ONCE, Answer, Cannot, Job, Method, Solve, all_pairs, entropic, fitting
+from peer_ott import ott_enot, ott_neural, ott_sinkhorn
 from torchspot import SPOT, costs, engines, latents, presets
 
 POT_EPSILON = 0.05
@@ -17,78 +18,11 @@ POT_EPSILON = 0.05
 BLUR, SCALING = 0.05, 0.9
 """Of GeomLoss and FlashSinkhorn: their default, and what GeomLoss advises where the distance itself is wanted (with its
 default of .5 errors in two dimensions were 9 % and 45 % instead of 1 % and 18 %)."""
-OTT_ONLINE = 8192
-"""Rows above which OTT does not keep the matrix of costs."""
 MORE_STEPS, MANY_ROWS = 4, 100_000
 """torchspot takes up to so many times its usual steps where there is time for them and from so many rows on: its values
 and pairs come nearer by it (docs/peers.md). Fewer rows it would learn by heart."""
 PACED = 256
 """Steps by which torchspot's pace is found."""
-NEURAL_STEPS, NEURAL_BATCH = 20_000, 1024
-JUDGED_AT_ONCE = 1 << 27
-
-
-class Cannot(Exception):
-    """Why a library has no answer here."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A problem as a library is given it."""
-
-    laws: Laws
-    cost: str
-    x: Tensor
-    y: Tensor
-    seconds: float
-    """Within which it has to be done."""
-    room: float
-    """Bytes of memory that it may take."""
-
-    @property
-    def device(self) -> torch.device:
-        return self.x.device
-
-    @property
-    def n(self) -> int:
-        return len(self.x)
-
-    @property
-    def dim(self) -> int:
-        return self.x.shape[1]
-
-    def matrix(self) -> Tensor:
-        """c(x_i, y_j) for all i and j, of the function of rows that a learned cost is."""
-        at_once = max(1, (1 << 24) // (self.n * self.dim))
-        return torch.cat([self._against_all(part) for part in self.x.split(at_once)])
-
-    def _against_all(self, part: Tensor) -> Tensor:
-        size, n = len(part), self.n
-        return self.laws.cost(part.repeat_interleave(n, 0), self.y.repeat(size, 1)).view(size, n)
-
-    def needs_matrix(self, bytes_an_entry: int) -> None:
-        """Raises if a matrix of all pairs does not fit."""
-        needed = float(self.n) ** 2 * bytes_an_entry
-        if needed > self.room:
-            raise Cannot(f"memory: all pairs take {needed / 1e9:,.0f} GB")
-
-    def takes(self, *known: str) -> None:
-        """Raises if the cost is none of these."""
-        if self.cost not in known:
-            raise Cannot(f"cost not supported: {self.cost}")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The distance, and the partners of points that were not given."""
-
-    value: float
-    partner: Callable[[Tensor], Tensor] | None
-    more: dict[str, float] = field(default_factory=dict)
-
-
-Solve = Callable[[], Answer]
-Method = Callable[[Job], Solve]
 
 
 def torchspot(job: Job) -> Solve:
@@ -111,7 +45,7 @@ def torchspot(job: Job) -> Solve:
     took, (first, last) = time.perf_counter() - started, (records[len(records) // 2], records[-1])
     pace = (last["seconds"] - first["seconds"]) / (last["step"] - first["step"])
     most = sizes.steps * (MORE_STEPS if job.n >= MANY_ROWS else 1)
-    steps = _fitting(job.seconds, took - PACED * pace, pace, most)
+    steps = fitting(job.seconds, took - PACED * pace, pace, most)
 
     def solve() -> Answer:
         spot = fit(steps)
@@ -160,12 +94,12 @@ def pot_sinkhorn(job: Job) -> Solve:
 
     def solve() -> Answer:
         dtype = torch.float64
-        matrix = (job.matrix() if job.cost == "learned" else _all_pairs(job.cost, job.x, job.y)).to(dtype)
+        matrix = (job.matrix() if job.cost == "learned" else all_pairs(job.cost, job.x, job.y)).to(dtype)
         mass = torch.full((job.n,), 1 / job.n, dtype=dtype, device=job.device)
         epsilon = POT_EPSILON * float(matrix.mean())
         plan, log = ot.sinkhorn(mass, mass, matrix, epsilon, log=True)
         g = epsilon * log["v"].log()
-        return Answer(float((plan * matrix).sum()), _entropic(job, g, epsilon))
+        return Answer(float((plan * matrix).sum()), entropic(job, g, epsilon))
 
     return solve
 
@@ -183,7 +117,7 @@ def pot_lazy(job: Job) -> Solve:
             job.x, job.y, reg=epsilon, lazy=True, batch_size=size, tol=1e-3, metric=_POT_NAMES[job.cost], grad="detach"
         )
         g = epsilon * torch.as_tensor(found.potentials[1], device=job.device)  # lazy ones are given over ε
-        return Answer(float(found.value_linear), _entropic(job, g, epsilon))
+        return Answer(float(found.value_linear), entropic(job, g, epsilon))
 
     return solve
 
@@ -207,7 +141,7 @@ def geomloss(job: Job) -> Solve:
         value = factor * float(SamplesLoss("sinkhorn", **common)(job.x, job.y))
         plain = SamplesLoss("sinkhorn", debias=False, potentials=True, **common)
         g = factor * plain(job.x, job.y)[1].view(-1)
-        return Answer(value, _entropic(job, g, factor * BLUR**p))
+        return Answer(value, entropic(job, g, factor * BLUR**p))
 
     return solve
 
@@ -230,85 +164,7 @@ def flash_sinkhorn(job: Job) -> Solve:
 
     def solve() -> Answer:
         value, g = run()
-        return Answer(value, _entropic(job, g, 2 * BLUR**2))
-
-    return solve
-
-
-def ott_sinkhorn(job: Job) -> Solve:
-    """The Sinkhorn divergence at OTT's own ε, and its potentials."""
-    import jax
-    from ott.geometry import costs as known
-    from ott.geometry import pointcloud
-    from ott.tools import sinkhorn_divergence
-
-    functions = {"euclidean": known.Euclidean, "squared_euclidean": known.SqEuclidean}
-    cost = functions[job.cost]() if job.cost in functions else _in_jax(job)
-    x, y = _jax(job.x), _jax(job.y)
-    online = OTT_ONLINE if job.n > OTT_ONLINE else None
-
-    def solve() -> Answer:
-        value, out = jax.jit(
-            lambda a, b: sinkhorn_divergence.sinkhorn_divergence(
-                pointcloud.PointCloud, a, b, cost_fn=cost, batch_size=online
-            )
-        )(x, y)
-        g, epsilon = np.array(out.potentials[0][1]), float(out.geoms[0].epsilon)
-        return Answer(float(value), _entropic(job, torch.from_numpy(g).to(job.device), epsilon))
-
-    return solve
-
-
-def ott_neural(job: Job) -> Solve:
-    """OTT's neural dual for W2 with convex networks that start at the Gaussian map, as in its tutorial."""
-    job.takes("squared_euclidean")
-    import optax
-    from ott.neural.methods import neuraldual
-    from ott.neural.networks import icnn
-
-    x, y = _jax(job.x), _jax(job.y)
-    first = (x[:NEURAL_BATCH], y[:NEURAL_BATCH])
-
-    def solver(steps: int) -> Any:
-        networks = [
-            icnn.ICNN(dim_data=job.dim, dim_hidden=[64] * 4, pos_weights=True, gaussian_map_samples=pair)
-            for pair in (first, first[::-1])
-        ]
-        rates = optax.cosine_decay_schedule(1e-3, steps, alpha=1e-2)
-        optimizers = [optax.adam(rates, b1=0.5, b2=0.5) for _ in range(2)]
-        return neuraldual.W2NeuralDual(job.dim, *networks, *optimizers, num_train_iters=steps)
-
-    return _neural(job, x, y, solver)
-
-
-def ott_enot(job: Job) -> Solve:
-    """OTT's dual by expectiles, which needs no conjugate, at its defaults."""
-    job.takes("squared_euclidean")
-    from ott.neural.methods.expectile_neural_dual import ExpectileNeuralDual
-
-    return _neural(job, _jax(job.x), _jax(job.y), lambda steps: ExpectileNeuralDual(job.dim, num_train_iters=steps))
-
-
-def _neural(job: Job, x: Any, y: Any, solver: Callable[[int], Any]) -> Solve:
-    """As many steps of one of OTT's neural solvers as fit."""
-    import jax
-
-    def batches(rows: Any, seed: int) -> Iterator[Any]:
-        key = jax.random.PRNGKey(seed)
-        take = jax.jit(lambda rows, key: rows[jax.random.randint(key, (NEURAL_BATCH,), 0, len(rows))])
-        while True:
-            key, now = jax.random.split(key)
-            yield take(rows, now)
-
-    def fit(steps: int) -> Any:
-        potentials = solver(steps)(batches(x, 0), batches(y, 1), batches(x, 2), batches(y, 3))
-        return potentials, float(potentials.distance(x[:20_000], y[:20_000]))
-
-    steps = _within(job.seconds, fit, NEURAL_STEPS)
-
-    def solve() -> Answer:
-        potentials, value = fit(steps)
-        return Answer(value, lambda points: _torch(potentials.transport(_jax(points)), points), {"steps": float(steps)})
+        return Answer(value, entropic(job, g, 2 * BLUR**2))
 
     return solve
 
@@ -329,29 +185,6 @@ METHODS: dict[str, Method] = {
 _POT_NAMES = {"euclidean": "euclidean", "squared_euclidean": "sqeuclidean"}
 
 
-def _within(seconds: float, fit: Callable[[int], Any], usual: int) -> int:
-    """As many steps as this time has room for, by runs that grow until their steps take a twentieth of it."""
-    few = more = 8
-    fit(few)  # what is done once in a process
-    begun, steps_took = _taken(fit, few), 0.0
-    while steps_took < 0.05 * seconds and more < usual:
-        more *= 4
-        steps_took = _taken(fit, more) - begun
-    pace = max(1e-5, steps_took / (more - few))
-    return _fitting(seconds, begun - few * pace, pace, usual)
-
-
-def _fitting(seconds: float, fixed: float, pace: float, usual: int) -> int:
-    """Steps that take nine tenths of the time, at most the usual number."""
-    return min(usual, max(8, int((0.9 * seconds - fixed) / pace)))
-
-
-def _taken(fit: Callable[[int], Any], steps: int) -> float:
-    started = time.perf_counter()
-    fit(steps)
-    return time.perf_counter() - started
-
-
 def _on_cpu_only(job: Job) -> None:
     if job.device.type != "cpu":
         raise Cannot("runs on a CPU only")
@@ -361,11 +194,6 @@ def _by_pot(job: Job) -> np.ndarray:
     import ot
 
     return ot.dist(job.x.double().numpy(), job.y.double().numpy(), metric=_POT_NAMES[job.cost])
-
-
-def _all_pairs(cost: str, x: Tensor, y: Tensor) -> Tensor:
-    apart = torch.cdist(x, y)
-    return apart if cost == "euclidean" else apart.square_()
 
 
 def _on_batches(cost: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -391,57 +219,3 @@ def _nearest(x: Tensor, partners: Tensor) -> Callable[[Tensor], Tensor]:
         return points + partners[nearest] - x[nearest]
 
     return partner
-
-
-def _entropic(job: Job, g: Tensor, epsilon: float) -> Callable[[Tensor], Tensor]:
-    """By the entropic plan's law of y given x: its mean; for the Euclidean cost, whose plans are no maps, a draw."""
-
-    def partner(points: Tensor) -> Tensor:
-        here = job.laws.embed(job.y)
-        made = []
-        for part in points.split(max(1, JUDGED_AT_ONCE // job.n)):
-            cost = _all_pairs(job.cost, job.laws.embed(part), here)
-            logits = (g.to(cost) - cost) / epsilon
-            if job.cost == "euclidean":
-                noise = -torch.empty_like(logits).exponential_().log()
-                made.append(job.y[(logits + noise).argmax(1)])
-            else:
-                made.append(logits.softmax(1) @ job.y)
-        return torch.cat(made)
-
-    return partner
-
-
-def _jax(x: Tensor) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.asarray(x.detach().cpu().numpy())
-
-
-def _torch(x: Any, like: Tensor) -> Tensor:
-    return torch.from_numpy(np.array(x)).to(like)
-
-
-def _in_jax(job: Job) -> Any:
-    """The learned cost, written again for JAX."""
-    import jax
-    import jax.numpy as jnp
-    from ott.geometry import costs as known
-
-    couplings = job.laws.cost.couplings
-    first = couplings.first
-    layers = [[_jax(p.detach()) for p in shift.parameters()] for shift in couplings.shifts]
-
-    def embed(x: Any) -> Any:
-        a, b = x[:first], x[first:]
-        for k, (w1, b1, w2, b2) in enumerate(layers):
-            shift = w2 @ jnp.tanh(w1 @ (a if k % 2 == 0 else b) + b1) + b2
-            a, b = (a, b + shift) if k % 2 == 0 else (a + shift, b)
-        return jnp.concatenate((a, b))
-
-    @jax.tree_util.register_static
-    class Learned(known.CostFn):
-        def __call__(self, x: Any, y: Any) -> Any:
-            return jnp.sum((embed(x) - embed(y)) ** 2)
-
-    return Learned()

@@ -100,6 +100,7 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int |
     """Loads, waits for its turn, makes its data, prepares, solves, and judges; says each as it is done."""
     device = settle(cell, core)
     try:
+        import peer_jobs
         import peer_methods
         from peer_problems import laws
 
@@ -109,7 +110,7 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int |
         pipe.recv()
         x, y = world.sample(cell.n, 0, device)
         truth = world.truth(device)
-        job = peer_methods.Job(world, cell.cost, x, y, seconds, room)
+        job = peer_jobs.Job(world, cell.cost, x, y, seconds, room)
         prepare = peer_methods.METHODS[cell.method]
         solve = None if cell.method in STREAMED else prepare(job)
         before = memory_now(cell.device)
@@ -133,7 +134,7 @@ def child(pipe: Connection, cell: Cell, seconds: float, room: float, core: int |
         pipe.send(found)
     except ImportError as error:
         pipe.send(f"not installed: {error.name}")
-    except peer_methods.Cannot as why:
+    except peer_jobs.Cannot as why:
         pipe.send(str(why))
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
