@@ -1,6 +1,9 @@
 """The few errors that torchspot raises."""
 
-__all__ = ["CorruptFile", "Diverged", "InvalidArgument", "NotFitted", "TorchspotError"]
+__all__ = ["CorruptFile", "Diverged", "InvalidArgument", "NotFitted", "TorchspotError", "naming_dead_workers"]
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sklearn.exceptions import NotFittedError
 
@@ -31,3 +34,18 @@ class Diverged(TorchspotError, RuntimeError):
 
 class CorruptFile(TorchspotError):
     """A file is damaged, cut short, or not what it says it is."""
+
+
+@contextmanager
+def naming_dead_workers(data: str = "a stream") -> Iterator[None]:
+    """Says what it means that a worker of a DataLoader is dead: PyTorch raises that wherever the main thread is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker (pid" not in str(error):
+            raise
+        raise TorchspotError(
+            f"a worker process that reads {data} has died: it was killed, often for want of memory, or a library in it "
+            "crashed. Give the DataLoader fewer workers, or 0 to see what its dataset does. Checkpoints are intact: "
+            f"fit with the same resume= goes on from the last. ({error})"
+        ) from error

@@ -17,8 +17,8 @@ from distributed import worker
 from torchspot import SPOT, engines
 from torchspot.errors import InvalidArgument
 from torchspot.training.checkpoint import checkpoint_file
+from torchspot.training.meeting import local_rank
 from torchspot.training.players import Draw, Turn
-from torchspot.training.ranks import local_rank
 from torchspot.types import Parts
 
 HERE = Path(__file__).parent
@@ -315,7 +315,7 @@ def test_what_differs_between_processes_is_named_by_all():
         assert "InvalidArgument: process 1 of 0 to 1 has other seed than the first" in seed
         assert "has other batch size than the first" in batch
         assert "has 91 steps to do and the first 90" in steps
-        assert "has other cost and marginal weights than the first" in cost
+        assert "has other cost than the first" in cost
 
 
 def test_processes_that_were_given_other_kinds_of_data_say_so(tmp_path):
@@ -327,7 +327,7 @@ def test_processes_that_were_given_other_kinds_of_data_say_so(tmp_path):
 
 LAUNCHED = """
 import os, subprocess, sys
-from torchspot.training.ranks import launch
+from torchspot.training.meeting import launch
 
 sys.stdout.write(f"{launch()}\\n")
 sys.stdout.flush()

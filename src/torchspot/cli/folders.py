@@ -1,6 +1,6 @@
 """The folder of a run: whose it is, and what may be in it."""
 
-__all__ = ["LAUNCH", "RECORD", "claim", "clear_demo"]
+__all__ = ["LAUNCHES", "RECORD", "claim", "clear_demo"]
 
 import json
 from pathlib import Path
@@ -10,8 +10,8 @@ from torchspot import storage
 from torchspot.errors import InvalidArgument
 
 RECORD = "run.json"
-LAUNCH = "launch"
-"""In the record: which launch of torchrun began the run, if one did; not compared."""
+LAUNCHES = "launches"
+"""In the record: which launches of torchrun began the run, if any did, one on each machine; not compared."""
 _RUN_FILES = {
     RECORD,
     "plan.safetensors",
@@ -51,7 +51,7 @@ def claim(out: Path, options: dict[str, Any], resume: bool) -> None:
     if RECORD not in held:
         raise InvalidArgument(f"{out} holds no run to resume. Give the folder of one, or leave out --resume.")
     before = json.loads(record.read_text())
-    for name in sorted({*before, *options} - {LAUNCH}):
+    for name in sorted({*before, *options} - {LAUNCHES}):
         if (before.get(name) or None) != (options.get(name) or None):
             raise InvalidArgument(
                 f"the run in {out} was begun with {name} = {before.get(name)!r}, not {options.get(name)!r}. "

@@ -12,6 +12,7 @@ from PIL import Image
 
 from torchspot.data.arrays import Rows
 from torchspot.data.images import PictureFolder, image_files
+from torchspot.data.parquet import parquet_files
 from torchspot.errors import InvalidArgument
 from torchspot.plots import plot_sheet, to_bytes, unit_range
 from torchspot.types import Samples, Shape
@@ -37,7 +38,7 @@ def points_at(source: Path, size: int | None, skip_corrupt: bool) -> Path | Rows
 
 
 def _of_pictures(source: Path) -> bool:
-    return source.is_dir() and not any(source.glob("*.parquet")) and bool(image_files(source))
+    return source.is_dir() and not parquet_files(source) and bool(image_files(source))
 
 
 def check_folder_for_pictures(out: Path, shapes: Sequence[Shape]) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 from rich.markup import escape
 
 from torchspot.cli.consoles import console, problems
-from torchspot.cli.folders import LAUNCH, RECORD, claim
+from torchspot.cli.folders import LAUNCHES, RECORD, claim
 from torchspot.training.engine import Distributed
-from torchspot.training.ranks import Alone, Ranks, launch, launched, restarts
+from torchspot.training.meeting import launch, launched, restarts
+from torchspot.training.ranks import Alone, Ranks
 from torchspot.types import Engine
 
 
@@ -34,12 +35,18 @@ def with_others(engine: Engine) -> Engine:
 
 
 def claim_together(out: Path, options: dict[str, Any], resume: bool, ranks: Alone | Ranks) -> None:
-    """The first process makes the folder this run's own. A run that torchrun starts again goes on where it stood."""
+    """The first process makes the folder this run's own. A run that torchrun starts again goes on where it stood.
+
+    Each machine has a torchrun of its own, which counts only the restarts that it began; one of them may be new.
+    """
+    launches = sorted({one for one in ranks.gather(launch()) if one is not None})
+    restarted = any(ranks.gather(restarts()))
 
     def claimed() -> None:
         record = out / RECORD
-        again = restarts() > 0 and record.exists() and json.loads(record.read_text()).get(LAUNCH) == launch()
-        claim(out, options | {LAUNCH: launch()}, resume or again)
+        begun_by = json.loads(record.read_text()).get(LAUNCHES, []) if record.exists() else []
+        again = restarted and not set(begun_by).isdisjoint(launches)
+        claim(out, options | {LAUNCHES: launches}, resume or again)
 
     ranks.lead(claimed)
 
@@ -54,6 +61,9 @@ def say_how_to_go_on(stop: KeyboardInterrupt, out: Path, ranks: Alone | Ranks) -
 
 
 def _same_command() -> str:
-    processes = f"--nproc-per-node={os.environ.get('LOCAL_WORLD_SIZE', '1')}"
-    start = ["torchrun", processes, "-m", "torchspot"] if launched() else ["torchspot"]
-    return shlex.join([*start, *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+    said = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")
+    command = shlex.join(["torchspot", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+    if not launched():
+        return command
+    start = f"torchrun --nproc-per-node={said[1]}" if said[0] == said[1] else "torchrun … (on each machine, as before)"
+    return f"{start} -m {command}"

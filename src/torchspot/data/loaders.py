@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from torchspot.data.workers import Readers, Workers, ending_with_this_process
-from torchspot.errors import InvalidArgument, TorchspotError
+from torchspot.errors import InvalidArgument, naming_dead_workers
 from torchspot.types import Shape
 
 _EMPTY = 10_000
@@ -142,15 +142,11 @@ class IterableSampler:
 
     def _batches(self) -> Iterator[Tensor]:
         """What is left of this pass."""
-        try:
+        with naming_dead_workers(self.name):
             for batch in self._iterator:
                 if not self._batched:
                     _check_many(batch, self.name)
                 yield _batch_rows(batch, self.name)
-        except RuntimeError as error:
-            if "DataLoader worker (pid" not in str(error):
-                raise
-            raise TorchspotError(f"a worker process that reads {self.name} has died: {error}.") from error
 
 
 def _other_shape(name: str, usual: Sequence[int], other: Sequence[int]) -> InvalidArgument:

@@ -34,7 +34,7 @@ def spooled(path: Path) -> Float[np.ndarray, "rows columns"]:
         return np.load(cache, mmap_mode="r")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(cache.parent)
+        _sweep(cache)
         _spool(path, cache)
         return np.load(cache, mmap_mode="r")
     except OSError as error:
@@ -108,12 +108,16 @@ def _spool(path: Path, cache: Path) -> None:
             raise CorruptFile(f"{path} says that it has {count} rows, and holds {written}. It is damaged.")
 
 
-def _sweep(folder: Path) -> None:
-    """Removes what is left of copies that were ended half-way, a day ago or longer."""
-    for part in folder.glob(".*.part"):
-        with suppress(FileNotFoundError):  # another process has just finished it
-            if time.time() - part.stat().st_mtime > _DAY:
-                part.unlink()
+def _sweep(cache: Path) -> None:
+    """Removes copies of this table as it was before, and what is left of any that were ended half-way.
+
+    Those of the last day stay: they may be in use, or about to be.
+    """
+    table, _, _ = cache.name.partition("-")
+    for old in (*cache.parent.glob(".*.part"), *cache.parent.glob(f"{table}-*.npy")):
+        with suppress(OSError):  # another process has just finished it, or has it open where that forbids it
+            if time.time() - old.stat().st_mtime > _DAY:
+                old.unlink()
 
 
 def _is_whole(cache: Path) -> bool:
@@ -230,7 +234,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _cache_file(path: Path) -> Path:
-    """A name that changes when a file does."""
+    """A name of which the second part changes when a file does."""
     try:
         folder = Path(os.environ.get("TORCHSPOT_CACHE") or Path.home() / ".cache" / "torchspot")
     except RuntimeError as error:
@@ -239,8 +243,8 @@ def _cache_file(path: Path) -> Path:
             "TORCHSPOT_CACHE to a folder that can be written to."
         ) from error
     whole = path.resolve()
-    name = hashlib.blake2b(repr((str(whole), _stats(whole))).encode(), digest_size=16).hexdigest()
-    return folder / f"{name}.npy"
+    table, state = (hashlib.blake2b(repr(x).encode(), digest_size=16).hexdigest() for x in (str(whole), _stats(whole)))
+    return folder / f"{table}-{state}.npy"
 
 
 def _stats(path: Path) -> list[tuple[str, int, int]]:

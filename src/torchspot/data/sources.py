@@ -103,9 +103,20 @@ def column_names(source: Any) -> list[str]:
     return []
 
 
-def check_order(named: Sequence[tuple[str, Any]]) -> None:
-    """Tables that have the same columns must have them in the same order: columns go by their place."""
-    known = [(name, columns) for name, source in named if (columns := column_names(source))]
+def check_order(named: Sequence[tuple[str, Any]], of_all: Callable[[Any], list[Any]]) -> None:
+    """Tables that have the same columns must have them in the same order: columns go by their place.
+
+    Args:
+        named: the sources, and how errors call them.
+        of_all: gives what each of the processes that train together has, in their order.
+    """
+    here = [(name, column_names(source)) for name, source in named]
+    known = [
+        (f"{name} of process {rank}" if rank else name, columns)
+        for rank, there in enumerate(of_all(here))
+        for name, columns in there
+        if columns
+    ]
     for name, columns in known[1:]:
         first, usual = known[0]
         if columns != usual and sorted(columns) == sorted(usual):

@@ -44,14 +44,17 @@ class Workers:
     context: Any = None
     """How they are started; None: as this system does."""
     timeout: float = 0
-    """Seconds that one may take for its part of a batch; 0: any time."""
+    """Seconds that one may take for a batch of the DataLoader's; 0: any time."""
+    batch: int = 1
+    """Rows of that."""
 
     @classmethod
     def of(cls, loader: DataLoader[Any]) -> "Workers | None":
         """Those that a DataLoader asks for."""
         if loader.num_workers == 0:
             return None
-        return cls(loader.num_workers, loader.worker_init_fn, loader.multiprocessing_context, loader.timeout)
+        batch = getattr(loader.batch_sampler, "batch_size", 1)
+        return cls(loader.num_workers, loader.worker_init_fn, loader.multiprocessing_context, loader.timeout, batch)
 
 
 class Readers:
@@ -64,18 +67,15 @@ class Readers:
         self._dataset, self._read = dataset, read
         self._pool: ProcessPoolExecutor | None = None
         self._starting = threading.Lock()
+        self._last_read = 0.0
 
     def read(self, indices: Int[np.ndarray, " batch"]) -> list[np.ndarray]:
-        """The items with these numbers, in parts: each process reads one."""
-        shares = [share for share in np.array_split(indices, self.workers.count) if len(share)]
+        """The items with these numbers, in parts: each process reads one, or several where its time is limited."""
+        most = self.workers.batch if self.workers.timeout else len(indices)
+        shares = np.array_split(indices, max(self.workers.count, -(-len(indices) // max(1, most))))
         try:
-            parts = [self._submit(_read_here, share) for share in shares]
-            done, late = wait(parts, self.workers.timeout or None, FIRST_EXCEPTION)
-            if late and not any(part.exception() for part in done):
-                raise TorchspotError(
-                    f"a worker process that reads {self.name} took more than {self.workers.timeout:g} s for its part "
-                    "of a batch. Give the DataLoader a longer timeout=, or 0 for any time."
-                )
+            parts = [self._submit(_read_here, share) for share in shares if len(share)]
+            self._wait_for(parts)
             return [part.result() for part in parts]
         except BrokenProcessPool as error:
             raise TorchspotError(
@@ -84,6 +84,22 @@ class Readers:
                 "Give the DataLoader fewer workers, or 0 to see what its dataset does. "
                 "Checkpoints are intact: fit with the same resume= goes on from the last."
             ) from error
+
+    def _wait_for(self, parts: "list[Future[Any]]") -> None:
+        """Until they are read; raises where nothing at all has been read for too long, these parts or others."""
+        while True:
+            started = time.monotonic()
+            done, late = wait(parts, self.workers.timeout or None, FIRST_EXCEPTION)
+            if not late or any(part.exception() for part in done):
+                return
+            if self._last_read < started:
+                raise TorchspotError(
+                    f"a worker process that reads {self.name} took more than {self.workers.timeout:g} s for "
+                    f"{self.workers.batch} samples. Give the DataLoader a longer timeout=, or 0 for any time."
+                )
+
+    def _note(self, part: "Future[Any]") -> None:
+        self._last_read = time.monotonic()
 
     def begin(self) -> None:
         """Starts the processes: from a thread that is not about to read."""
@@ -103,7 +119,7 @@ class Readers:
         with self._starting:
             self._pool = self._pool or self._new()
             try:
-                return self._pool.submit(work, *arguments)
+                part = self._pool.submit(work, *arguments)
             except (AttributeError, TypeError, pickle.PicklingError) as error:
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = None
@@ -112,6 +128,8 @@ class Readers:
                     "worker_init_fn at the top of a module and let them open files when they are first used, or give "
                     "the DataLoader multiprocessing_context='fork' or num_workers=0."
                 ) from error
+            part.add_done_callback(self._note)
+            return part
 
     def _new(self) -> ProcessPoolExecutor:
         context = self.workers.context or multiprocessing.get_context()

@@ -20,7 +20,7 @@ from torchspot.networks.generators import Units
 from torchspot.objectives.gaussian import AffinePlan
 from torchspot.random import Key, generator
 from torchspot.training.ranks import ranks_of
-from torchspot.training.streams import apart, let_go, opening
+from torchspot.training.streams import apart, joint, let_go, opening
 from torchspot.types import Cost, Engine, Sampler, Samples, Shape
 
 _PROBE, _PROBE_A_NUMBER, _LARGEST_PROBE, _PROBE_NUMBERS = 16_384, 2048, 65_536, 1 << 25
@@ -143,7 +143,7 @@ def pose(
         samplers = ranks.in_turn(
             lambda: [opened(as_sampler(source, weights=w, name=name)) for source, w, name in named]
         )
-        ranks.lead(lambda: check_order([(name, source) for source, _, name in named]))
+        check_order([(name, source) for source, _, name in named], ranks.gather)
         samplers = apart(samplers, ranks)
         return _posed(samplers, seed=seed, engine=engine, standardise=standardise, as_pictures=as_pictures)
 
@@ -161,13 +161,13 @@ def _posed(
         held_out_rows(sampler, seed, str(k)) if isinstance(sampler, Rows) else None for k, sampler in enumerate(opened)
     )
     samplers = tuple(map(_training_part, opened, held_out))
-    probe = ranks.first(tuple(_draw(s, _probe_size(s), Key(seed, f"probe {k}")) for k, s in enumerate(samplers)))
+    probe = tuple(joint(_draw(s, _probe_size(s), Key(seed, f"probe {k}")), ranks) for k, s in enumerate(samplers))
     _check_finite(probe)
     pictures = as_pictures([sampler.shape for sampler in samplers])
     measured = Units.spanning if pictures else Units.of if standardise else Units.plain
     units = measured(probe, engine.dtype).to(engine.device)
     both = list(enumerate(zip(opened, held_out, strict=True)))
-    drawn = ranks.first([_judges(s, rows, Key(seed, f"judges {k}")) for k, (s, rows) in both])
+    drawn = [joint(_judges(s, rows, Key(seed, f"judges {k}")), ranks) for k, (s, rows) in both]
     judges = units.from_data(tuple(x.to(engine.device, units.data_dtype) for x in drawn))
     return Problem(
         samplers=tuple(s.to(engine.device, units.data_dtype) if isinstance(s, Rows) else s for s in samplers),

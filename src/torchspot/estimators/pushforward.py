@@ -5,7 +5,7 @@ __all__ = ["Distance", "Game", "PushforwardEstimator"]
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -42,7 +42,7 @@ from torchspot.random import Key
 from torchspot.training.engine import engine_for
 from torchspot.training.loop import Training, called_here
 from torchspot.training.players import Draw, Player, Stream, nothing
-from torchspot.training.ranks import ranks_of
+from torchspot.training.ranks import Alone, Ranks, ranks_of
 from torchspot.training.replicas import stacked
 from torchspot.training.schedules import Rising
 from torchspot.types import Callback, Cost, Engine, Estimate, Samples, Shape
@@ -127,11 +127,12 @@ class PushforwardEstimator(BaseEstimator, ABC):
 
         Stopped by Ctrl-C, the estimator keeps the plan as it was learned so far.
         """
-        _check_callable(self.cost)
-        _check_replicas(self)
-        with ranks_of(self.engine).together(), contextlib.closing(_posed(self, sources, weights)) as problem:
-            run = _prepare(self, problem, None if resume is None else Path(resume))
-            train_and_keep(run.go, lambda: self._keep(run))
+        with ranks_of(self.engine).together():
+            _check_callable(self.cost)
+            _check_replicas(self)
+            with contextlib.closing(_posed(self, sources, weights)) as problem:
+                run = _prepare(self, problem, None if resume is None else Path(resume))
+                train_and_keep(run.go, lambda: self._keep(run))
         return self
 
     def sample(self, n: int, seed: int | None = None) -> Samples:
@@ -177,7 +178,7 @@ def _prepare(estimator: PushforwardEstimator, problem: Problem, folder: Path | N
     problem.check_cost(estimator.cost)
     usual = preset.sizes(problem.dim, pictures=problem.pictures, gpu=problem.units.scale.is_cuda)
     sizes = asked_sizes(estimator, usual)
-    game = estimator._game(preset, problem, sizes)
+    game = _with_shared_weights(estimator._game(preset, problem, sizes), ranks)
     identity = identity_of(_identity(estimator, preset, problem, game, sizes), ranks)
     judges = _usual_critics(problem, preset, sizes) if estimator.critics is None else estimator.critics
     objectives = [_objective(estimator, problem, game, judges, preset, replica=k) for k in range(replicas)]
@@ -213,6 +214,12 @@ def _prepare(estimator: PushforwardEstimator, problem: Problem, folder: Path | N
         if hasattr(callback, "begin"):
             callback.begin(run)
     return run
+
+
+def _with_shared_weights(game: Game, ranks: Alone | Ranks) -> Game:
+    """With the η that the first process computed: other processors round otherwise. Those that were given stay."""
+    shared = ranks.first(game.weights)
+    return game if "given" in (shared.source, game.weights.source) else replace(game, weights=shared)
 
 
 def _posed(estimator: PushforwardEstimator, sources: Sequence[Any], weights: Sequence[Any] | None) -> Problem:

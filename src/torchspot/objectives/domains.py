@@ -18,7 +18,7 @@ from torchspot.networks.convolutional import are_pictures
 from torchspot.networks.generators import Units
 from torchspot.random import Key, generator
 from torchspot.training.ranks import ranks_of
-from torchspot.training.streams import apart, let_go, opening
+from torchspot.training.streams import apart, joint, let_go, opening
 from torchspot.types import Engine, Sampler, Samples, Shape
 
 _PROBE, _PROBE_NUMBERS = 16_384, 1 << 23
@@ -64,7 +64,7 @@ def open_domains(Xs: Any, ys: Any, Xt: Any, *, engine: Engine, seed: int) -> Dom
     with opening() as opened:
         named = (("Xs", Xs), ("Xt", Xt))
         both = ranks.in_turn(lambda: [opened(as_sampler(data, name=name)) for name, data in named])
-        ranks.lead(lambda: check_order(named))
+        check_order(named, ranks.gather)
         source, target = apart(both, ranks)
         return _domains(source, target, ys, engine=engine, seed=seed)
 
@@ -81,8 +81,8 @@ def _domains(source: Sampler, target: Sampler, ys: Any, *, engine: Engine, seed:
             "columns (or channels, height and width): bring them to one shape first."
         )
     both = (("Xs", source), ("Xt", target))
-    first = ranks_of(engine).first
-    probe = first(tuple(_probe(sampler, Key(seed, f"probe {k}"), name) for k, (name, sampler) in enumerate(both)))
+    drawn = [_probe(sampler, Key(seed, f"probe {k}"), name) for k, (name, sampler) in enumerate(both)]
+    probe = tuple(joint(x, ranks_of(engine)) for x in drawn)
     pictures = are_pictures([source.shape])
     if not pictures and len(source.shape) != 1:
         raise InvalidArgument(

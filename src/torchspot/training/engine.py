@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import torch
 
 from torchspot.errors import InvalidArgument
-from torchspot.training.ranks import Ranks, launched, local_rank
+from torchspot.training.meeting import launched, local_rank
+from torchspot.training.ranks import Ranks
 from torchspot.training.steps import Averaged, CapturedStep, CompiledStep, EagerStep, in_precision
 from torchspot.types import Engine, Step, Steps
 

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from torchspot.errors import Diverged, InvalidArgument
+from torchspot.training.meeting import LostTouch
 from torchspot.training.players import Player, Turn
-from torchspot.training.ranks import Alone, LostTouch, Ranks, ranks_of
+from torchspot.training.ranks import Alone, Ranks, ranks_of
 from torchspot.types import Callback, Engine, Record
 
 
@@ -216,7 +217,8 @@ def _interrupt(training: Training, callbacks: Sequence[Callback]) -> None:
 def _interruptible(rank: int) -> Iterator[Callable[[], bool]]:
     """Turns the first Ctrl-C into a flag, so that it falls between steps. Only the main thread may do so.
 
-    Of several processes the first one ends; the others end with that one.
+    Of several processes the first one ends; the others end with that one. torchrun passes a Ctrl-C on that they have
+    had already, so that only a third is not held up there.
     """
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -224,9 +226,9 @@ def _interruptible(rank: int) -> Iterator[Callable[[], bool]]:
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        pressed.set()
-        if rank == 0:
+        if rank == 0 or pressed.is_set():
             signal.signal(signal.SIGINT, before)
+        pressed.set()
 
     before = signal.signal(signal.SIGINT, note)
     try:

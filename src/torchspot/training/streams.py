@@ -1,6 +1,6 @@
 """Samplers as a run has them: streams that several processes read are dealt out, and readers are let go of."""
 
-__all__ = ["apart", "let_go", "opening"]
+__all__ = ["apart", "joint", "let_go", "opening"]
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -40,9 +40,20 @@ def apart(samplers: Sequence[Sampler], ranks: Alone | Ranks) -> list[Sampler]:
 def _part_of(sampler: Sampler, ranks: Alone | Ranks) -> Sampler:
     if ranks.count == 1:
         return sampler
-    few = sampler.draw(_COMPARED, generator(Key(0, "apart"), sampler.device)).double().cpu().contiguous()
-    seen = ranks.gather(hashlib.blake2b(few.numpy().tobytes()).hexdigest())
+    few = sampler.draw(_COMPARED, generator(Key(0, "apart"), sampler.device)).double().cpu()
+    seen = ranks.gather(_digest(few))
     return sampler if len(set(seen)) == ranks.count else _Dealt(sampler, ranks.rank, ranks.count)
+
+
+def joint(drawn: Tensor, ranks: Alone | Ranks) -> Tensor:
+    """What was drawn, where all processes drew the same; else as much, an equal part of what each of them drew."""
+    if len(set(ranks.gather(_digest(drawn)))) == 1:
+        return drawn
+    return torch.cat(ranks.gather(drawn[: -(-len(drawn) // ranks.count)].clone()))
+
+
+def _digest(samples: Tensor) -> str:
+    return hashlib.blake2b(samples.contiguous().numpy().tobytes()).hexdigest()
 
 
 def let_go(*samplers: Any) -> None:
