@@ -30,6 +30,7 @@ from torchspot.data import as_sampler
 from torchspot.errors import CorruptFile, InvalidArgument, TorchspotError
 from torchspot.random import Key
 from torchspot.training.callbacks import Checkpoint
+from torchspot.training.checkpoint import checkpoint_file
 from torchspot.training.players import Draw, Stream
 
 CPU = torch.device("cpu")
@@ -335,6 +336,32 @@ def test_a_worker_of_a_stream_that_dies_is_said():
         as_sampler(DataLoader(Dying(), batch_size=1, num_workers=1)).draw(50, torch.Generator())
 
 
+class Random(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.randn(2)
+
+
+def test_a_worker_of_a_stream_that_dies_under_way_is_said_and_the_checkpoint_is_intact(tmp_path):
+    """PyTorch raises its error wherever the main thread is when it is told: seldom where the stream is read."""
+
+    def kill(training, record):
+        if training.step == 50:
+            for process in multiprocessing.active_children():
+                os.kill(process.pid, signal.SIGKILL)
+            time.sleep(0.2)
+
+    other = np.random.default_rng(0).normal(size=(300, 2))
+    loader = DataLoader(Random(), batch_size=64, num_workers=1)
+    spot = SPOT(steps=1000, batch_size=16, callbacks=[Checkpoint(tmp_path, every_seconds=0), kill])
+    with (
+        pytest.warns(UserWarning, match="not bit for bit"),
+        pytest.raises(TorchspotError, match=r"a worker process that reads .* has died.* Checkpoints are intact"),
+    ):
+        spot.fit(loader, other, resume=tmp_path)
+    assert checkpoint_file(tmp_path).exists()
+
+
 @pytest.mark.parametrize("how", ["cut short", "written over"])
 def test_a_mapped_file_that_changes_under_way_ends_the_run_with_its_checkpoint(how, tmp_path):
     rng = np.random.default_rng(0)
@@ -457,6 +484,24 @@ def test_a_worker_that_is_late_is_said_and_ended():
     while set(multiprocessing.active_children()) - before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert set(multiprocessing.active_children()) <= before
+
+
+class Slow(Squares):
+    def __getitem__(self, i):
+        time.sleep(0.01)
+        return super().__getitem__(i)
+
+
+def test_the_time_of_a_worker_is_for_a_batch_of_its_loader():
+    """Not for all of a larger draw, nor for what others have asked for before."""
+    rows = as_sampler(DataLoader(Slow(300), batch_size=10, num_workers=1, timeout=1))
+    reads = [threading.Thread(target=rows.take, args=(np.arange(100),)) for _ in range(2)]
+    for read in reads:
+        read.start()
+    assert rows.take(np.arange(150))[:, 0].tolist() == list(range(150))
+    for read in reads:
+        read.join()
+    rows.close()
 
 
 def test_a_dataset_that_would_end_its_process_is_said():

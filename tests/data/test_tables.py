@@ -161,6 +161,20 @@ def test_what_is_left_of_copies_that_were_ended_long_ago_is_removed(tmp_path):
     assert [part.name for part in cache.glob(".*.part")] == [".new.npy.1.part"]
 
 
+def test_copies_of_a_table_as_it_was_are_removed_after_a_day(tmp_path):
+    cache = tmp_path / "cache"
+    large_parquet(tmp_path / "other.parquet")
+    as_sampler(tmp_path / "other.parquet")
+    kept = set(cache.glob("*.npy"))
+    for age in (2 * 86_400, 3600, 0):
+        large_parquet(tmp_path / "x.parquet")
+        as_sampler(tmp_path / "x.parquet")
+        for copy in set(cache.glob("*.npy")) - kept:
+            os.utime(copy, (time.time() - age,) * 2)
+            kept |= {copy} if age < 86_400 else set()
+    assert set(cache.glob("*.npy")) == kept and len(kept) == 3
+
+
 def test_a_list_of_paths_is_refused(tmp_path):
     with pytest.raises(InvalidArgument, match="a list of paths"):
         as_sampler([tmp_path / "a.parquet", "b.parquet"])

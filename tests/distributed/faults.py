@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -229,6 +230,60 @@ def kinds(engine) -> None:
         except TorchspotError as error:
             say(rank, f"{type(error).__name__}: {error}")
         engine = engines.Distributed(engines.Eager("cpu", dtype=torch.float64))
+
+
+def halves(engine) -> None:
+    """Each process has half of a sorted table; what sizes and judges the run is of both halves, and the same."""
+    x = np.sort(np.random.default_rng(0).normal(size=(4000, 2)), axis=0)
+    mine = np.array_split(x, 2)[engine.ranks.rank]
+    problem = pose([mine, x], None, seed=0, engine=engine)
+    (judges, _), (probe, _) = problem.units.to_data(problem.judges), problem.probe
+    means = [float(some.double().mean()) for some in (judges, probe, problem.samplers[0].take(np.arange(2000)))]
+    say(engine.ranks.rank, " ".join(f"{mean:.12f}" for mean in means))
+
+
+def columns(engine) -> None:
+    """One table has its columns in another order than those of the first process."""
+    tables = [pa.table({"a": x[:, 0], "b": x[:, 1]}) for x in data()]
+    if engine.ranks.rank == 1:
+        tables = [table.select(["b", "a"]) for table in tables]
+    try:
+        estimator(engine).fit(*tables)
+    except TorchspotError as error:
+        say(engine.ranks.rank, f"{type(error).__name__}: {error}")
+
+
+def rounds(engine) -> None:
+    """What the second process computes of the cost's slope is a little different, as on another processor."""
+
+    def cost(x, y):
+        return (1 + 1e-9 * engine.ranks.rank) * (x - y).square().sum(1)
+
+    spot = estimator(engine).set_params(cost=cost).fit(*data())
+    say(engine.ranks.rank, repr(spot.marginal_weights_.eta))
+
+
+def refuses_alone(engine) -> None:
+    """The second process refuses what the first takes, and goes on: it does not join the other's run with another."""
+    for replicas in (0 if engine.ranks.rank == 1 else 1, 1):
+        try:
+            estimator(engine).set_params(replicas=replicas).fit(*data())
+            say(engine.ranks.rank, "trained")
+        except TorchspotError as error:
+            say(engine.ranks.rank, f"{type(error).__name__}: {error}")
+
+
+def turns(engine) -> None:
+    """Two machines with two processes each: the first of all, then the first of the other, then the rest."""
+    times = []
+
+    def work() -> None:
+        times.append(time.monotonic())
+        time.sleep(0.3)
+        times.append(time.monotonic())
+
+    engine.ranks.in_turn(work)
+    say(engine.ranks.rank, " ".join(map(str, times)))
 
 
 class Sleeping(IterableDataset):

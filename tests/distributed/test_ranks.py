@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from distributed import worker
 from torchspot import SPOT, engines
 from torchspot.errors import InvalidArgument
 from torchspot.training.checkpoint import checkpoint_file
+from torchspot.training.loop import _interruptible
 from torchspot.training.meeting import local_rank
 from torchspot.training.players import Draw, Turn
 from torchspot.types import Parts
@@ -24,9 +26,18 @@ from torchspot.types import Parts
 HERE = Path(__file__).parent
 
 
-def torchrun(processes: int, *arguments, restarts: int = 0, group: bool = False) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += [f"--max-restarts={restarts}", "--monitor-interval=0.2", *map(str, arguments)]
+def torchrun(
+    processes: int, *arguments, restarts: int = 0, group: bool = False, endpoint: str | None = None
+) -> subprocess.Popen:
+    """On one machine, or (as one of two that meet at the endpoint) on what passes for one."""
+    places = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=test"]
+    command = [sys.executable, "-m", "torch.distributed.run", *(places if endpoint else ["--standalone"])]
+    command += [
+        f"--nproc-per-node={processes}",
+        f"--max-restarts={restarts}",
+        "--monitor-interval=0.2",
+        *map(str, arguments),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
     pipe = subprocess.PIPE
     err = subprocess.STDOUT
@@ -109,8 +120,8 @@ def wait_for_a_second_checkpoint(out: Path) -> None:
     raise AssertionError("no second checkpoint")
 
 
-def kill_one(run: subprocess.Popen, out: Path, rank: int) -> None:
-    """Once there is a second checkpoint, SIGKILL to the process of this rank."""
+def kill_one(run: subprocess.Popen, out: Path, rank: int | None) -> None:
+    """Once there is a second checkpoint, SIGKILL to the process of this rank, or to the only one of the run."""
     wait_for_a_second_checkpoint(out)
     for process in Path("/proc").iterdir():
         try:
@@ -118,7 +129,7 @@ def kill_one(run: subprocess.Popen, out: Path, rank: int) -> None:
             mine = (process / "stat").read_text().rsplit(")", 1)[1].split()[1] if variables else ""
         except OSError:
             continue
-        if f"RANK={rank}".encode() in variables and mine == str(run.pid):
+        if mine == str(run.pid) and (rank is None or f"RANK={rank}".encode() in variables):
             os.kill(int(process.name), signal.SIGKILL)
             return
     raise AssertionError("no such process")
@@ -216,8 +227,14 @@ def test_a_fit_by_itself_among_several_processes_is_warned_of(monkeypatch):
         SPOT(steps=2, batch_size=16).fit(*worker.data())
 
 
-def by_hand(case: str, folder: Path | None = None, processes: int = 2) -> list[str]:
-    """What each process says, started without torchrun, which would end the others when one dies."""
+def by_hand(case: str, folder: Path | None = None, of_each: Sequence[dict[str, str]] = ({}, {})) -> list[str]:
+    """What each process says, started without torchrun, which would end the others when one dies.
+
+    Args:
+        case: a function of faults.py.
+        folder: that they may use.
+        of_each: what their environments hold besides, one for each process.
+    """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -225,12 +242,12 @@ def by_hand(case: str, folder: Path | None = None, processes: int = 2) -> list[s
     shared |= {
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(processes),
+        "WORLD_SIZE": str(len(of_each)),
         "FOLDER": str(folder),
     }
     command = [sys.executable, HERE / "faults.py", case]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    running = [subprocess.Popen(command, env=shared | {"RANK": str(k)}, **pipes) for k in range(processes)]
+    running = [subprocess.Popen(command, env=shared | {"RANK": str(k)} | own, **pipes) for k, own in enumerate(of_each)]
     try:
         return [process.communicate(timeout=120)[0] for process in running]
     finally:
@@ -323,6 +340,64 @@ def test_processes_that_were_given_other_kinds_of_data_say_so(tmp_path):
         stream, folder = said.splitlines()
         assert "InvalidArgument: process 1 of 0 to 1 was given a stream where the first has rows" in stream
         assert "process 1 of 0 to 1 was given a folder to resume= and process 0 none" in folder
+
+
+def test_what_sizes_and_judges_a_run_is_of_all_rows_where_each_process_has_its_own():
+    first, second = ([float(mean) for mean in said.split()[1:]] for said in by_hand("halves"))
+    assert first[:2] == second[:2]
+    assert all(abs(mean) < 0.1 for mean in first[:2])
+    assert first[2] < -0.7 and second[2] > 0.7
+
+
+def test_columns_in_another_order_in_one_process_are_refused_by_all():
+    for said in by_hand("columns"):
+        assert "InvalidArgument: data set 1 of process 1 has the columns of data set 1 in another order: b, a" in said
+
+
+def test_marginal_weights_are_those_of_the_first_process():
+    first, second = (said.split(maxsplit=1)[1] for said in by_hand("rounds"))
+    assert first == second
+
+
+def test_what_one_process_refuses_alone_does_not_train_with_something_else():
+    first, second = by_hand("refuses_alone")
+    assert "lost touch with another one" in first and "trained" not in first
+    assert "replicas must be" in second and "has left the others" in second and "trained" not in second
+
+
+def test_processes_meet_whatever_torchrun_counted_on_their_machines():
+    ends = by_hand("turns", of_each=[{"TORCHELASTIC_RESTART_COUNT": count} for count in "01"])
+    assert [said.split()[0] for said in ends] == ["0", "1"] and all(len(said.split()) == 3 for said in ends)
+
+
+def test_the_first_process_of_each_machine_opens_data_before_its_others():
+    ends = by_hand("turns", of_each=[{"LOCAL_RANK": rank} for rank in "0101"])
+    begun, ended = zip(*([float(time) for time in said.split()[1:]] for said in ends), strict=True)
+    assert ended[0] <= begun[2] and ended[2] <= min(begun[1], begun[3])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes under /proc")
+def test_a_restart_on_one_of_two_machines_goes_on_with_the_run(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        endpoint = f"localhost:{free.getsockname()[1]}"
+    command = command_line(tmp_path, tmp_path / "straight", 600)
+    finished(torchrun(2, *command))
+    command[command.index(str(tmp_path / "straight"))] = str(tmp_path / "restarted")
+    runs = [torchrun(1, *command, restarts=3, endpoint=endpoint) for _ in range(2)]
+    kill_one(runs[1], tmp_path / "restarted", rank=None)
+    for run in runs:
+        finished(run)
+    assert costs_of(tmp_path / "restarted") == costs_of(tmp_path / "straight")
+
+
+def test_of_several_processes_the_others_leave_the_third_ctrl_c_to_whoever_had_it_before():
+    with _interruptible(rank=1) as interrupted:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 LAUNCHED = """
