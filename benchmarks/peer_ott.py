@@ -13,6 +13,8 @@ from peer_jobs import Answer, Job, Solve, entropic, fitting
 OTT_ONLINE = 8192
 """Rows above which OTT does not keep the matrix of costs."""
 NEURAL_STEPS, NEURAL_BATCH = 20_000, 1024
+VALUED, VALUED_BY_CONJUGATES = 200_000, 20_000
+"""Rows of each law by which the value is found; each takes a solver where potentials have no conjugate of their own."""
 
 
 def ott_sinkhorn(job: Job) -> Solve:
@@ -44,21 +46,41 @@ def ott_neural(job: Job) -> Solve:
     job.takes("squared_euclidean")
     import optax
     from ott.neural.methods import neuraldual
-    from ott.neural.networks import icnn
 
     x, y = _jax(job.x), _jax(job.y)
     first = (x[:NEURAL_BATCH], y[:NEURAL_BATCH])
+    networks = [_convex(job.dim, *pair) for pair in (first, first[::-1])]
 
     def solver(steps: int) -> Any:
-        networks = [
-            icnn.ICNN(dim_data=job.dim, dim_hidden=[64] * 4, pos_weights=True, gaussian_map_samples=pair)
-            for pair in (first, first[::-1])
-        ]
         rates = optax.cosine_decay_schedule(1e-3, steps, alpha=1e-2)
         optimizers = [optax.adam(rates, b1=0.5, b2=0.5) for _ in range(2)]
         return neuraldual.W2NeuralDual(job.dim, *networks, *optimizers, num_train_iters=steps)
 
-    return _neural(job, x, y, solver)
+    return _neural(job, x, y, solver, VALUED_BY_CONJUGATES)
+
+
+def _convex(dim: int, source: Any, target: Any) -> Any:
+    """The tutorial's network, whose Gaussian map is computed here and not again whenever it is called."""
+    from flax.linen import initializers
+    from ott.neural.networks import icnn
+    from ott.neural.networks.layers import posdef
+
+    class Convex(icnn.ICNN):
+        def _get_pos_def_potentials(self, rank: int) -> Any:
+            factor, mean = self.gaussian_map_samples
+            return posdef.PosDefPotentials(
+                num_potentials=1,
+                rank=self.dim_data,
+                use_linear=True,
+                use_bias=True,
+                kernel_diag_init=initializers.zeros,
+                kernel_lr_init=lambda *_, **__: factor,
+                kernel_linear_init=lambda *_, **__: mean.T,
+                bias_init=initializers.zeros,
+            )
+
+    known = posdef._compute_gaussian_map_params(source, target)
+    return Convex(dim_data=dim, dim_hidden=[64] * 4, pos_weights=True, gaussian_map_samples=known)
 
 
 def ott_enot(job: Job) -> Solve:
@@ -66,10 +88,11 @@ def ott_enot(job: Job) -> Solve:
     job.takes("squared_euclidean")
     from ott.neural.methods.expectile_neural_dual import ExpectileNeuralDual
 
-    return _neural(job, _jax(job.x), _jax(job.y), lambda steps: ExpectileNeuralDual(job.dim, num_train_iters=steps))
+    x, y = _jax(job.x), _jax(job.y)
+    return _neural(job, x, y, lambda steps: ExpectileNeuralDual(job.dim, num_train_iters=steps), VALUED)
 
 
-def _neural(job: Job, x: Any, y: Any, solver: Callable[[int], Any]) -> Solve:
+def _neural(job: Job, x: Any, y: Any, solver: Callable[[int], Any], valued: int) -> Solve:
     """As many steps of one of OTT's neural solvers as fit."""
     import jax
 
@@ -82,32 +105,38 @@ def _neural(job: Job, x: Any, y: Any, solver: Callable[[int], Any]) -> Solve:
 
     def fit(steps: int) -> Any:
         potentials = solver(steps)(batches(x, 0), batches(y, 1), batches(x, 2), batches(y, 3))
-        return potentials, float(potentials.distance(x[:20_000], y[:20_000]))
+        float(potentials.f(x[0]))  # waits for the device
+        return potentials
 
-    steps = _within(job.seconds, fit, NEURAL_STEPS)
+    def value(potentials: Any) -> float:
+        return float(potentials.distance(x[:valued], y[:valued]))
+
+    steps = _within(job.seconds, fit, value, NEURAL_STEPS)
 
     def solve() -> Answer:
-        potentials, value = fit(steps)
-        return Answer(value, lambda points: _torch(potentials.transport(_jax(points)), points), {"steps": float(steps)})
+        potentials = fit(steps)
+        found = value(potentials)
+        return Answer(found, lambda points: _torch(potentials.transport(_jax(points)), points), {"steps": float(steps)})
 
     return solve
 
 
-def _within(seconds: float, fit: Callable[[int], Any], usual: int) -> int:
+def _within(seconds: float, fit: Callable[[int], Any], value: Callable[[Any], float], usual: int) -> int:
     """As many steps as this time has room for, by runs that grow until their steps take a twentieth of it."""
-    few = more = 8
-    fit(few)  # what is done once in a process
-    begun, steps_took = _taken(fit, few), 0.0
+    few = more = 1
+    potentials = fit(few)
+    value(potentials)  # what is done once in a process
+    valuing, begun, steps_took = _taken(value, potentials), _taken(fit, few), 0.0
     while steps_took < 0.05 * seconds and more < usual:
         more *= 4
         steps_took = _taken(fit, more) - begun
     pace = max(1e-5, steps_took / (more - few))
-    return fitting(seconds, begun - few * pace, pace, usual)
+    return fitting(seconds, valuing + begun - few * pace, pace, usual)
 
 
-def _taken(fit: Callable[[int], Any], steps: int) -> float:
+def _taken(work: Callable[[Any], Any], given: Any) -> float:
     started = time.perf_counter()
-    fit(steps)
+    work(given)
     return time.perf_counter() - started
 
 

@@ -114,14 +114,14 @@ def adapts(engine) -> None:
                 raise Diverged("enough for now", stop_at)
 
         callbacks = [Always(stop), Checkpoint(folder, every_seconds=0)]
-        daspot = DASPOT(preset=presets.adaptation(), steps=24, batch_size=16, engine=engine, callbacks=callbacks)
+        daspot = DASPOT(preset=presets.adaptation(), steps=8, batch_size=16, engine=engine, callbacks=callbacks)
         with contextlib.suppress(Diverged):
             daspot.fit(source, labels, target, resume=folder)
         return games[-1]
 
     folder = Path(os.environ["FOLDER"])
     straight = fit(folder / "straight")
-    stopped = fit(folder / "stopped", stop_at=12)
+    stopped = fit(folder / "stopped", stop_at=4)
     resumed = fit(folder / "stopped")
     states = [[x for turn in game.turns for x in (turn.flat.vector, *turn.buffers)] for game in (straight, resumed)]
     same = all(torch.equal(a, b) for a, b in zip(*states, strict=True))
