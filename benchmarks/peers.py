@@ -50,8 +50,8 @@ METHODS = (
 )
 COSTS, DIMS, SIZES = ("euclidean", "squared_euclidean", "learned"), (2, 16, 64), tuple(10**k for k in range(3, 8))
 GAUSSIAN_SIZES = (10_000, 100_000)
-PREPARING, JUDGING = 420.0, 300.0
-"""Seconds for what is done without the clock."""
+JUDGING = 300.0
+"""Seconds to find partners of fresh points and to judge them, without the clock."""
 COMPILING = {"ott-sinkhorn": 5.0}
 """Seconds of a run that do not grow with n."""
 JUDGED = 40_000
@@ -181,21 +181,26 @@ def first_line(text: str) -> str:
 
 
 def measure(
-    cell: Cell, seconds: float, room: float, turn: AbstractContextManager[Any], core: int | None = None
+    cell: Cell,
+    arguments: argparse.Namespace,
+    room: float,
+    turn: AbstractContextManager[Any],
+    core: int | None = None,
 ) -> Found:
     """Runs a cell in a process, and ends it where it takes too long; without the turn it does no more than load."""
+    seconds, preparing = arguments.seconds, arguments.prepare
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=child, args=(theirs, cell, seconds, room, core))
     process.start()
     theirs.close()
     try:
-        said = hear(process, ours, PREPARING, "not prepared")
+        said = hear(process, ours, preparing, "not prepared")
         if said != "ready":
             return Found(cell, reason=said)
         with turn:
             ours.send("go")
-            said = hear(process, ours, PREPARING, "not prepared")
+            said = hear(process, ours, preparing, "not prepared")
             if said != "going":
                 return Found(cell, reason=said)
             most = seconds * patience(cell.method)
@@ -277,12 +282,12 @@ class Runs:
 
     def one(self, cell: Cell) -> Found:
         """A cell on the GPU when its turn comes, or on a CPU core of its own."""
-        seconds, room = self.arguments.seconds, self.room[cell.device]
+        room = self.room[cell.device]
         if cell.device == "cuda":
-            return measure(cell, seconds, room, self.turn)
+            return measure(cell, self.arguments, room, self.turn)
         core = self.cores.get()
         try:
-            return measure(cell, seconds, room, nullcontext(), core)
+            return measure(cell, self.arguments, room, nullcontext(), core)
         finally:
             self.cores.put(core)
 
@@ -349,6 +354,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("peers.jsonl"))
     parser.add_argument("--devices", nargs="*", default=["cpu"] + ["cuda"] * torch.cuda.is_available())
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--prepare", type=float, default=420.0, help="seconds for what is done without the clock")
     parser.add_argument("--slots", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1), help="CPU cells at once")
     parser.add_argument("--rows", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--dims", type=int, nargs="*", default=list(DIMS))
