@@ -61,9 +61,9 @@ def say_how_to_go_on(stop: KeyboardInterrupt, out: Path, ranks: Alone | Ranks) -
 
 
 def _same_command() -> str:
-    said = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")
     command = shlex.join(["torchspot", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
     if not launched():
         return command
-    start = f"torchrun --nproc-per-node={said[1]}" if said[0] == said[1] else "torchrun … (on each machine, as before)"
+    everywhere, here = os.environ["WORLD_SIZE"], os.environ.get("LOCAL_WORLD_SIZE", "1")
+    start = f"torchrun --nproc-per-node={here}" if everywhere == here else "torchrun (on each machine, as before)"
     return f"{start} -m {command}"
