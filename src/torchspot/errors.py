@@ -46,6 +46,6 @@ def naming_dead_workers(data: str = "a stream") -> Iterator[None]:
             raise
         raise TorchspotError(
             f"a worker process that reads {data} has died: it was killed, often for want of memory, or a library in it "
-            "crashed. Give the DataLoader fewer workers, or 0 to see what its dataset does. Checkpoints are intact: "
-            f"fit with the same resume= goes on from the last. ({error})"
-        ) from error
+            "crashed. Give the DataLoader fewer workers, or 0 to see what its dataset does. A fit that was "
+            f"given resume= goes on from its last checkpoint when it is called again. ({error})"
+        ) from None

@@ -161,6 +161,17 @@ def test_what_is_left_of_copies_that_were_ended_long_ago_is_removed(tmp_path):
     assert [part.name for part in cache.glob(".*.part")] == [".new.npy.1.part"]
 
 
+def test_what_checksums_tell_of_damage_is_said(tmp_path):
+    values = np.random.default_rng(0).normal(size=40_000)
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": values}), file, compression="none", use_dictionary=False, write_page_checksum=True)
+    damaged = bytearray(file.read_bytes())
+    damaged[100_000:104_000] = bytes(4000)
+    file.write_bytes(damaged)
+    with pytest.raises(CorruptFile, match=r"row group 1 of 1 is cut short or damaged .*CRC"):
+        as_sampler(file)
+
+
 def test_copies_of_a_table_as_it_was_are_removed_after_a_day(tmp_path):
     cache = tmp_path / "cache"
     large_parquet(tmp_path / "other.parquet")

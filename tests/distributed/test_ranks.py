@@ -151,7 +151,7 @@ def test_a_killed_worker_ends_the_run_with_a_message_and_restarts_resume_to_the_
     said, _ = killed.communicate(timeout=300)
     assert killed.returncode != 0
     assert "lost touch with another one" in said or "told to end, as happens when another one has died" in said
-    assert "Checkpoints are intact" in said and "--max-restarts" in said
+    assert "goes on from the last checkpoint" in said and "--max-restarts" in said
     assert not (tmp_path / "killed" / "plan.safetensors").exists()
     again = torchrun(2, *command_line(tmp_path, tmp_path / "killed", steps), "--resume")
     finished(again)
@@ -389,6 +389,16 @@ def test_a_restart_on_one_of_two_machines_goes_on_with_the_run(tmp_path):
     for run in runs:
         finished(run)
     assert costs_of(tmp_path / "restarted") == costs_of(tmp_path / "straight")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes under /proc")
+def test_processes_end_when_torchrun_is_gone(tmp_path):
+    run = torchrun(2, *command_line(tmp_path, tmp_path / "out", 100_000))
+    wait_for_a_second_checkpoint(tmp_path / "out")
+    run.kill()
+    said, _ = run.communicate(timeout=60)  # which ends when nobody holds the pipe any more
+    assert "that started this process is gone" in said
+    assert not (tmp_path / "out" / "plan.safetensors").exists()
 
 
 def test_of_several_processes_the_others_leave_the_third_ctrl_c_to_whoever_had_it_before():

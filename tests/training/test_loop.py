@@ -267,6 +267,14 @@ def test_progress_shows_what_a_user_waits_for(tmp_path):
         assert word in text
 
 
+def test_progress_that_goes_to_a_file_is_a_line_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchspot.training.callbacks._SAID_EVERY", 0.0)
+    with (tmp_path / "out").open("w") as file:
+        Game().run(Progress(Console(file=file, width=80)), measure=lambda: {"cost": 1.25})
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert [line.split()[1] for line in lines[:3]] == ["0/40", "10/40", "20/40"]
+
+
 def test_tensorboard_gets_the_numbers(tmp_path):
     Game(steps=5).run(TensorBoard(tmp_path), measure=lambda: {"cost": 1.0})
     assert list(tmp_path.glob("events*"))

@@ -217,7 +217,7 @@ class _MappedFile:
         if now.st_ino == self.inode and changed:
             raise CorruptFile(
                 f"{name}: the file {self.path} was changed while it was read. Start again with a file that stays as "
-                "it is; checkpoints of a run that was under way are intact, but belong to the file as it was."
+                "it is; a checkpoint of a run that was under way is intact, but belongs to the file as it was."
             )
 
 

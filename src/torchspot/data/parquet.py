@@ -185,7 +185,7 @@ def _batches(path: Path) -> Iterator[np.ndarray]:
 
 def _opened(file: Path) -> pa.parquet.ParquetFile:
     with _reading(file):
-        return pa.parquet.ParquetFile(file)
+        return pa.parquet.ParquetFile(file, page_checksum_verification=True)
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -77,13 +77,13 @@ class Readers:
             parts = [self._submit(_read_here, share) for share in shares if len(share)]
             self._wait_for(parts)
             return [part.result() for part in parts]
-        except BrokenProcessPool as error:
+        except BrokenProcessPool:
             raise TorchspotError(
                 f"a worker process that reads {self.name} has died: it was killed, often for want of memory, a library "
                 "in it crashed, or it could not start (a script needs if __name__ == '__main__': around what it runs). "
                 "Give the DataLoader fewer workers, or 0 to see what its dataset does. "
-                "Checkpoints are intact: fit with the same resume= goes on from the last."
-            ) from error
+                "A fit that was given resume= goes on from its last checkpoint when it is called again."
+            ) from None
 
     def _wait_for(self, parts: "list[Future[Any]]") -> None:
         """Until they are read; raises where nothing at all has been read for too long, these parts or others."""

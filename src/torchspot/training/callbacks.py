@@ -22,6 +22,8 @@ _FALLING = 0.9
 """A marginal error that falls below so much of what it was is still falling."""
 _SHOWN = {"cost": ".5g", "marginal_error": ".3g", "target_confidence": ".3g"}
 """Numbers of a record that the bar shows, where they are there, and how."""
+_SAID_EVERY = 30.0
+"""Seconds between two lines of progress in a file."""
 _SURE = 3.0
 """Deviations above its noise at which an estimate of W1 is taken for real."""
 
@@ -225,12 +227,16 @@ class StopAtNoiseFloor:
 
 
 class Progress:
-    """A live bar: step, the first numbers of the log (cost and marginal error, say), steps per second, time left."""
+    """A live bar: step, the first numbers of the log (cost and marginal error, say), steps per second, time left.
+
+    Where that goes to a file instead, a line of it now and then.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console
         self._bar: Bar | None = None
         self._started = (0, 0.0)
+        self._said = 0.0
 
     def __call__(self, training: Training, record: Record) -> None:
         if self._bar is None:
@@ -246,6 +252,10 @@ class Progress:
             about=" ".join(f"{name.replace('_', ' ')} {record[name]:{form}}" for name, form in shown),
             rate=f"{rate:.0f}",
         )
+        console = self._bar.console
+        if not console.is_terminal and not console.is_jupyter and training.seconds - self._said >= _SAID_EVERY:
+            self._said = training.seconds
+            console.print(self._bar.get_renderable())
 
     def close(self) -> None:
         """Leaves the bar as it is."""
@@ -254,7 +264,7 @@ class Progress:
             self._bar = None
 
     def _open(self, training: Training) -> None:
-        self._started = (training.step, training.seconds)
+        self._started, self._said = (training.step, training.seconds), training.seconds
         self._bar = Bar(
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(bar_width=8),

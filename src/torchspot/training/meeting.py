@@ -1,6 +1,6 @@
 """How processes that were started together find each other, and what they know of how they were started."""
 
-__all__ = ["GO_ON", "LostTouch", "launch", "launched", "leave", "local_rank", "meet", "restarts"]
+__all__ = ["GO_ON", "LostTouch", "check_launcher", "launch", "launched", "leave", "local_rank", "meet", "restarts"]
 
 import atexit
 import functools
@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torchspot.errors import InvalidArgument, TorchspotError
 
 GO_ON = (
-    "Checkpoints are intact: the same command with --resume (fit with the same resume=) goes on from the last, and "
-    "torchrun --max-restarts=3 does so by itself."
+    "The same command with --resume (in Python: fit with the same resume=) goes on from the last checkpoint, and "
+    "torchrun --max-restarts=3 does so by itself, as long as it is there."
 )
 _LOOK_AGAIN = 0.05
 """Seconds between two looks at what others have said."""
@@ -116,6 +116,14 @@ def _told_to_end(number: int, frame: FrameType | None) -> None:
     raise TorchspotError(
         f"this process was told to end, as happens when another one has died or the job is over its time. {GO_ON}"
     )
+
+
+def check_launcher(parent: int) -> None:
+    """Raises if what started this process, which this was the number of, is gone: nobody would end it any more."""
+    if os.getppid() != parent:
+        raise TorchspotError(
+            f"the torchrun (or script) that started this process is gone, and so this one ends. {GO_ON}"
+        )
 
 
 def leave() -> None:

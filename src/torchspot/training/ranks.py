@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torchspot.errors import InvalidArgument, TorchspotError, naming_dead_workers
-from torchspot.training.meeting import GO_ON, LostTouch, launched, leave, meet
+from torchspot.training.meeting import GO_ON, LostTouch, check_launcher, launch, launched, leave, meet
 
 T = TypeVar("T")
 
@@ -74,11 +74,14 @@ class Ranks:
             usual = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             meet(backend or usual, timedelta(seconds=timeout))
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self._launcher = os.getppid() if launch() is not None else None
         self._told: BaseException | None = None
         """An error that all processes raise."""
 
     def lead(self, work: Callable[[], T]) -> T:
         """What the work of the first process gives, on all of them. Where it fails, all of them end."""
+        if self._launcher is not None:
+            check_launcher(self._launcher)
         if self.rank == 0:
             try:
                 result = work()
